@@ -55,8 +55,10 @@ Status invalid_param(std::string param, fmt::format_string<Args...> format, Args
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                                // NOLINT: implicit
-  Result(Status status) : status_(std::move(status)) { NIB_CHECK(!status_.ok(), "an ok Result needs a value"); }  // NOLINT
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit
+  Result(Status status) : status_(std::move(status)) {
+    NIB_CHECK(!status_.ok(), "an ok Result needs a value");
+  }  // NOLINT
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
@@ -80,8 +82,8 @@ class [[nodiscard]] Result {
 #define NIB_CONCAT_INNER(a, b) a##b
 #define NIB_CONCAT(a, b) NIB_CONCAT_INNER(a, b)
 // Leaves the function with the status unless it is ok.
-#define NIB_TRY(expr)                             \
-  do {                                            \
+#define NIB_TRY(expr)                                   \
+  do {                                                  \
     if (::nib::Status s_ = (expr); !s_.ok()) return s_; \
   } while (0)
 // NIB_ASSIGN(auto x, f()): x = value of f(), or leaves the function with its status.

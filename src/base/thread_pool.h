@@ -2,7 +2,8 @@
 //   ThreadPool pool(2);
 //   pool.parallel_for(n, [&](int64_t i, int thread) { ... });   // returns when all n are done
 //   pool.num_threads();
-// Used by one caller at a time (the engine thread). Which thread runs which i is not defined: results must not depend on it.
+// Used by one caller at a time (the engine thread). Which thread runs which i is not defined: results must not depend
+// on it.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// Block attention residuals: each sublayer reads its own softmax mixture over the finished depth blocks and the current state.
+// Block attention residuals: each sublayer reads its own softmax mixture over the finished depth blocks and the current
+// state.
 //   ops::depth_mix_norm(cx, {&xq, 1}, sources, queries, gains, params);
 #pragma once
 

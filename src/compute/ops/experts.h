@@ -23,8 +23,8 @@ struct ExpertWeights {
   std::span<const Weight> w13;  // experts x [2 * width, hidden]
   std::span<const Weight> w2;   // experts x [hidden, width]
   Activation activation;
-  // true (Inkling 2): weight * act is rounded once, then goes through w2. false (first generation): act is rounded, w2's
-  // output is rounded, the weight multiplies it in the sum.
+  // true (Inkling 2): weight * act is rounded once, then goes through w2. false (first generation): act is rounded,
+  // w2's output is rounded, the weight multiplies it in the sum.
   bool weight_before_w2 = true;
 };
 
@@ -32,8 +32,8 @@ namespace ops {
 
 // y[t, :] = round( sum over j in router order of  w2[e] . act(w13[e] . x[t]) ),  e = ids(t, j), see ExpertWeights
 // x, y: [tokens, hidden]   ids: [tokens, top_k] (I32)   weights: [tokens, top_k] (F32)
-// accumulate: y's old value (rounded T) is the first term of the sum; else the sum starts at 0. Sum over j in FP32, one rounding.
-// A row stands alone: rows are grouped by expert for speed, but every sum keeps router order.
+// accumulate: y's old value (rounded T) is the first term of the sum; else the sum starts at 0. Sum over j in FP32, one
+// rounding. A row stands alone: rows are grouped by expert for speed, but every sum keeps router order.
 template <class T>
 void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 2> ids, View<const float, 2> weights,
              const ExpertWeights& w, bool accumulate = false);

@@ -11,7 +11,8 @@
 
 namespace nib {
 
-// How the elements of a weight matrix are stored (spec: NVFP4 block 16 + E4M3 scale + FP32 outer; MXFP8 block 32 + E8M0).
+// How the elements of a weight matrix are stored (spec: NVFP4 block 16 + E4M3 scale + FP32 outer; MXFP8 block 32 +
+// E8M0).
 enum class WeightFormat : uint8_t { kF32, kBF16, kNvfp4, kMxfp8 };
 
 // A read-only weight matrix [out, in], row-major, as it lies in the checkpoint; owns nothing.

@@ -16,9 +16,9 @@ struct RouterParams {
 
 namespace ops {
 
-// z = logits[t, :];  chosen: top_k of score(z_i) + bias_i over the routed experts, strongest first, ties to the lowest id
-// weight_j = score_j / sum over chosen and shared of score * scale                          all FP32
-// logits: [tokens, experts + shared]   ids, weights: [tokens, top_k]   shared_weights: [tokens, shared] or empty
+// z = logits[t, :];  chosen: top_k of score(z_i) + bias_i over the routed experts, strongest first, ties to the lowest
+// id weight_j = score_j / sum over chosen and shared of score * scale                          all FP32 logits:
+// [tokens, experts + shared]   ids, weights: [tokens, top_k]   shared_weights: [tokens, shared] or empty
 void router(Context& cx, View<int32_t, 2> ids, View<float, 2> weights, View<float, 2> shared_weights,
             View<const float, 2> logits, const RouterParams& p);
 

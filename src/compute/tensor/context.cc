@@ -20,11 +20,14 @@ bool amx_permitted() {
 bool has(Isa isa) {
   __builtin_cpu_init();
   switch (isa) {
-    case Isa::kRef: return true;
-    case Isa::kAvx2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::kRef:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     case Isa::kAvx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx: {
       unsigned a = 7, b = 0, c = 0, d = 0;
       __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
@@ -42,7 +45,8 @@ std::string_view name(Isa isa) { return kNames[static_cast<int>(isa)]; }
 Result<Isa> isa_from_name(std::string_view text) {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] != text) continue;
-    if (!has(static_cast<Isa>(i))) return invalid("--cpu-isa {}: this machine lacks it, the best here is {}", text, name(best_isa()));
+    if (!has(static_cast<Isa>(i)))
+      return invalid("--cpu-isa {}: this machine lacks it, the best here is {}", text, name(best_isa()));
     return static_cast<Isa>(i);
   }
   return invalid("--cpu-isa {}: expected ref, avx2, avx512 or amx", text);

@@ -30,21 +30,27 @@ struct bf16 {
 template <class T>
 T to(float f);
 template <>
-inline float to<float>(float f) { return f; }
+inline float to<float>(float f) {
+  return f;
+}
 template <>
-inline bf16 to<bf16>(float f) { return bf16::from(f); }
+inline bf16 to<bf16>(float f) {
+  return bf16::from(f);
+}
 inline float as_float(float f) { return f; }
 inline float as_float(bf16 b) { return float(b); }
 
 float f16_to_float(uint16_t bits);
-float e4m3_to_float(uint8_t byte);                 // 0x7f and 0xff are NaN
-inline float e8m0_to_float(uint8_t byte) {         // 2^(byte-127); 255 is NaN, 0 is 2^-127
-  return byte == 255 ? std::bit_cast<float>(0x7fc00000u) : byte == 0 ? 0x1p-127f : std::bit_cast<float>(static_cast<uint32_t>(byte) << 23);
+float e4m3_to_float(uint8_t byte);          // 0x7f and 0xff are NaN
+inline float e8m0_to_float(uint8_t byte) {  // 2^(byte-127); 255 is NaN, 0 is 2^-127
+  return byte == 255 ? std::bit_cast<float>(0x7fc00000u)
+         : byte == 0 ? 0x1p-127f
+                     : std::bit_cast<float>(static_cast<uint32_t>(byte) << 23);
 }
 inline constexpr float kE2M1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 int64_t size_in_bytes(DType dtype, int64_t count);
-std::string_view name(DType dtype);                // the spelling of safetensors: "BF16", "F8_E4M3", ...
+std::string_view name(DType dtype);  // the spelling of safetensors: "BF16", "F8_E4M3", ...
 Result<DType> dtype_from_name(std::string_view name);
 
 }  // namespace nib
