@@ -55,6 +55,9 @@ template <class T>
 void relative_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const PagedKv<T>& kv, View<const T, 3> profile,
                         View<const float, 2> sink, std::span<const SequenceRows> batch, const AttentionParams& p);
 
+// Workspace that relative_attention takes at most.
+int64_t attention_workspace_bytes(int64_t heads, int64_t head_dim, int64_t num_threads);
+
 // Per head of x [tokens, heads * head_dim], in place, FP32 inside, one rounding (plus one for tau):
 //   y = scales * x (scales: [head_dim], [heads * head_dim] or empty);  y *= min(1, limit / ||y||)   (limit 0: no clip;
 //   zero stays zero) then y = round_T(y), and y = round_T(y * tau[t]) if tau is not empty

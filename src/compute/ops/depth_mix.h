@@ -27,5 +27,8 @@ void depth_mix_norm(Context& cx, std::span<const View<T, 2>> outputs, std::span<
                     std::span<const View<const float, 1>> queries, std::span<const View<const T, 1>> gains,
                     const DepthMixParams& p);
 
+// Workspace that depth_mix_norm takes at most.
+int64_t depth_mix_workspace_bytes(int64_t hidden, int64_t num_threads);
+
 }  // namespace ops
 }  // namespace nib

@@ -38,6 +38,12 @@ template <class T>
 void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 2> ids, View<const float, 2> weights,
              const ExpertWeights& w, bool accumulate = false);
 
+struct ExpertsShape {
+  int64_t tokens = 0, top_k = 0, hidden = 0, width = 0, num_experts = 0;
+};
+// Workspace that experts() takes at most.
+int64_t experts_workspace_bytes(const ExpertsShape& shape, int64_t num_threads);
+
 // y[t, i] = round( weight[t] * act(h[t, 2i], h[t, 2i+1]) )      h: [tokens, 2 * width]  y: [tokens, width]
 // weight: [tokens] or empty (1).
 template <class T>

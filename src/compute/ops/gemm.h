@@ -1,5 +1,5 @@
 // Matrix product with a weight in the layout of its checkpoint: y = x . W^T.
-//   Weight w = Weight::plain(data, {out, in});
+//   Weight w = Weight::plain(data, out, in);
 //   ops::gemm(cx, y, x, w);                     // y: [tokens, out]  x: [tokens, in]
 #pragma once
 
@@ -27,6 +27,8 @@ struct Weight {
   const uint8_t* scales = nullptr;
   float outer = 1.0f;
 
+  static Weight plain(const float* data, int64_t out, int64_t in);
+  static Weight plain(const bf16* data, int64_t out, int64_t in);
   bool empty() const { return data == nullptr; }
   // Rows [begin, end).
   Weight slice(int64_t begin, int64_t end) const;
@@ -43,6 +45,9 @@ namespace ops {
 // NVFP4: outer multiplies the finished sum (code * scale is exact in bf16, outer is not).
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);
+
+// Workspace that a gemm over so many inputs takes at most, whatever the format and the instruction set.
+int64_t gemm_workspace_bytes(int64_t tokens, int64_t in, int64_t num_threads);
 
 }  // namespace ops
 }  // namespace nib

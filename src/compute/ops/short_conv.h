@@ -24,6 +24,7 @@ struct ConvTaps {
   View<const T, 2> fixed;      // [channels, W], tap W-1 multiplies the current token; or empty
   View<const T, 2> generated;  // [tokens, heads * W], row h*W + j is tap j of the channels of head h; or empty
   bool skip = true;            // adds the input itself
+  int64_t width = 4;           // W
 };
 
 namespace ops {
