@@ -84,15 +84,21 @@ std::vector<int32_t> random_ids(Rng& rng, int64_t tokens, const Case& c) {
   return ids;
 }
 
-std::vector<double> multiply(const Weight& w, const std::vector<double>& x) {
-  std::vector<float> row(w.in);
-  std::vector<double> y(w.out, 0);
-  for (int64_t n = 0; n < w.out; ++n) {
-    ref::decode_row(row.data(), w, n);
-    for (int64_t k = 0; k < w.in; ++k) y[n] += x[k] * row[k] * w.outer;
+// A weight decoded once, outer scale included.
+struct Decoded {
+  explicit Decoded(const Weight& w) : out(w.out), in(w.in), values(w.out * w.in) {
+    for (int64_t n = 0; n < out; ++n) ref::decode_row(&values[n * in], w, n);
+    for (float& v : values) v *= w.outer;
   }
-  return y;
-}
+  std::vector<double> multiply(const std::vector<double>& x) const {
+    std::vector<double> y(out, 0);
+    for (int64_t n = 0; n < out; ++n)
+      for (int64_t k = 0; k < in; ++k) y[n] += x[k] * values[n * in + k];
+    return y;
+  }
+  int64_t out, in;
+  std::vector<float> values;
+};
 
 template <class T>
 void run_experts(Isa isa, const Case& c, bool before, bool accumulate) {
@@ -111,6 +117,7 @@ void run_experts(Isa isa, const Case& c, bool before, bool accumulate) {
   ops::experts<T>(m.cx, y.view(), x.view(), View<const int32_t, 2>(ids.data(), {kTokens, c.top_k}), weights.view(), w,
                   accumulate);
 
+  std::vector<Decoded> w13(layer.w13.begin(), layer.w13.end()), w2(layer.w2.begin(), layer.w2.end());
   // Rounded to T where the header says so, in double precision elsewhere: a flipped rounding of an intermediate value
   // moves the result by its share only, hence a tolerance relative to the whole row.
   for (int64_t t = 0; t < kTokens; ++t) {
@@ -118,13 +125,13 @@ void run_experts(Isa isa, const Case& c, bool before, bool accumulate) {
     for (int64_t i = 0; i < c.hidden; ++i) row[i] = as_float(x(t, i)), want[i] = accumulate ? as_float(start(t, i)) : 0;
     for (int64_t j = 0; j < c.top_k; ++j) {
       const int32_t e = ids[t * c.top_k + j];
-      const std::vector<double> h = multiply(w.w13[e], row);
+      const std::vector<double> h = w13[e].multiply(row);
       std::vector<double> act(c.width);
       for (int64_t i = 0; i < c.width; ++i)
         act[i] =
             as_float(to<T>((before ? weights(t, j) : 1.0) *
                            activate_exactly(w.activation, as_float(to<T>(h[2 * i])), as_float(to<T>(h[2 * i + 1])))));
-      const std::vector<double> part = multiply(w.w2[e], act);
+      const std::vector<double> part = w2[e].multiply(act);
       for (int64_t i = 0; i < c.hidden; ++i) want[i] += before ? part[i] : weights(t, j) * as_float(to<T>(part[i]));
     }
     double largest = 0;

@@ -13,8 +13,11 @@ void decode_row(float* row, const Weight& w, int64_t n) {
       for (int64_t k = 0; k < w.in; ++k) row[k] = as_float(reinterpret_cast<const bf16*>(data)[k]);
       break;
     case WeightFormat::kNvfp4:
-      for (int64_t k = 0; k < w.in; ++k)
-        row[k] = kE2M1[k % 2 ? data[k / 2] >> 4 : data[k / 2] & 15] * e4m3_to_float(scales[k / 16]);
+      for (int64_t k = 0; k < w.in; k += 2) {
+        const float scale = e4m3_to_float(scales[k / 16]);
+        row[k] = kE2M1[data[k / 2] & 15] * scale;
+        row[k + 1] = kE2M1[data[k / 2] >> 4] * scale;
+      }
       break;
     case WeightFormat::kMxfp8:
       for (int64_t k = 0; k < w.in; ++k) row[k] = e4m3_to_float(data[k]) * e8m0_to_float(scales[k / 32]);
