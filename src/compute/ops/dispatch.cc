@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compute/cpu/gemm.h"
 #include "compute/ref/ref.h"
 
 namespace nib {
@@ -54,7 +55,7 @@ void check_tau(View<const float, 1> tau, int64_t tokens) {
 
 int64_t gemm_workspace_bytes(int64_t tokens, int64_t in, int64_t num_threads) {
   const int64_t padded = round_up(in, 64);
-  return num_threads * 32 * padded * 4 + round_up(tokens, 16) * padded * 2 + 1024;
+  return num_threads * 32 * padded * 4 + round_up(tokens, 16) * padded * 4 + 1024;
 }
 
 int64_t experts_workspace_bytes(const ExpertsShape& s, int64_t num_threads) {
@@ -78,7 +79,7 @@ void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
   NIB_CHECK_EQ(y.dim(0), x.dim(0));
   NIB_CHECK_EQ(y.dim(1), w.out);
   NIB_CHECK_EQ(x.dim(1), w.in);
-  ref::gemm<T, Y>(cx, y, x, w);
+  cx.isa == Isa::kRef ? ref::gemm<T, Y>(cx, y, x, w) : cpu::gemm<T, Y>(cx, y, x, w);
 }
 
 template <class T>

@@ -1,0 +1,88 @@
+#include "compute/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace nib::cpu {
+
+namespace {
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Below so many multiplications a loop is done before a second thread would have begun.
+constexpr int64_t kParallelWork = 1 << 16;
+
+}  // namespace
+
+Plan choose_plan(Isa isa, WeightFormat format, bool half_rows) {
+  if (isa == Isa::kAvx2 || !half_rows || format == WeightFormat::kF32) return {Packing::kFloat, avx2::gemm};
+  if (format == WeightFormat::kBF16) return {Packing::kHalf, avx512::gemm_half};
+  return {Packing::kSplit, avx512::gemm_codes};
+}
+
+Packed take_packed(Context& cx, const Plan& plan, int64_t rows, int64_t in) {
+  const int64_t bytes = plan.packing == Packing::kFloat ? 4 : 2, stride = round_up(in, kPadding);
+  return {cx.workspace.take<std::byte, 1>({rows * stride * bytes}).data(), rows, stride, bytes};
+}
+
+template <class T>
+void pack_row(const Plan& plan, const Packed& packed, int64_t row, const T* x, int64_t in) {
+  std::byte* to = packed.data + row * packed.stride * packed.element_bytes;
+  std::memset(to + in * packed.element_bytes, 0, (packed.stride - in) * packed.element_bytes);
+  if constexpr (sizeof(T) == 2) {
+    if (plan.packing == Packing::kSplit) return avx512::split_row(reinterpret_cast<Half*>(to), &x->bits, in);
+    if (plan.packing == Packing::kFloat) {
+      for (int64_t k = 0; k < in; ++k) reinterpret_cast<float*>(to)[k] = as_float(x[k]);
+      return;
+    }
+  }
+  std::memcpy(to, x, in * sizeof(T));
+}
+
+GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& w, void* y, int64_t y_stride,
+                   bool y_half, int64_t begin, int64_t end) {
+  GemmBlock g;
+  g.x = x.data + first * x.stride * x.element_bytes, g.x_stride = x.stride, g.tokens = count;
+  g.format = static_cast<Format>(w.format), g.in = w.in, g.outer = w.outer;
+  g.data = static_cast<const uint8_t*>(w.data), g.scales = w.scales;
+  g.y = y, g.y_stride = y_stride, g.y_half = y_half;
+  g.begin = begin, g.end = end;
+  return g;
+}
+
+View<std::byte, 2> take_scratch(Context& cx, int64_t in) {
+  return cx.workspace.take<std::byte, 2>({cx.pool.num_threads(), kScratchRows * round_up(in, kPadding) * 4});
+}
+
+void run_parallel(Context& cx, int64_t n, int64_t work, const std::function<void(int64_t, int)>& body) {
+  if (work >= kParallelWork) return cx.pool.parallel_for(n, body);
+  for (int64_t i = 0; i < n; ++i) body(i, 0);
+}
+
+int64_t choose_outputs(int64_t out, int64_t tasks_wanted) {
+  return std::clamp<int64_t>(round_up(out / std::max<int64_t>(1, tasks_wanted), 16), 16, 64);
+}
+
+template <class T, class Y>
+void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
+  const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
+  const int64_t tokens = x.dim(0), step = choose_outputs(w.out, 8 * cx.pool.num_threads());
+  Workspace::Scope scope(cx.workspace);
+  const Packed packed = take_packed(cx, plan, tokens, w.in);
+  const View<std::byte, 2> scratch = take_scratch(cx, w.in);
+  run_parallel(cx, tokens, tokens * w.in / 8, [&](int64_t t, int) { pack_row(plan, packed, t, x.row(t), w.in); });
+  run_parallel(cx, (w.out + step - 1) / step, tokens * w.in * w.out, [&](int64_t i, int thread) {
+    GemmBlock g = block_of(packed, 0, tokens, w, y.data(), y.stride(0), sizeof(Y) == 2, i * step,
+                           std::min(w.out, (i + 1) * step));
+    g.scratch = scratch.row(thread);
+    plan.kernel(g);
+  });
+}
+
+template void pack_row(const Plan&, const Packed&, int64_t, const float*, int64_t);
+template void pack_row(const Plan&, const Packed&, int64_t, const bf16*, int64_t);
+template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
+template void gemm(Context&, View<bf16, 2>, View<const bf16, 2>, const Weight&);
+template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&);
+
+}  // namespace nib::cpu

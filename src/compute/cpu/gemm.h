@@ -1,0 +1,48 @@
+// The two halves of every fast product: rows are packed once, then any range of outputs is a task of its own.
+//   const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
+//   const Packed x = pack_rows(cx, plan, view, nullptr, tokens);
+//   multiply(cx, plan, y, x, w);
+#pragma once
+
+#include "compute/cpu/kernels.h"
+#include "compute/ops/gemm.h"
+
+namespace nib::cpu {
+
+// One arithmetic per instruction set, weight format and activation type.
+struct Plan {
+  Packing packing;
+  void (*kernel)(const GemmBlock&);
+};
+Plan choose_plan(Isa isa, WeightFormat format, bool half_rows);
+
+// Rows of x as a kernel wants them; lies in the workspace.
+struct Packed {
+  std::byte* data = nullptr;
+  int64_t rows = 0, stride = 0;  // elements
+  int64_t element_bytes = 0;
+};
+
+// Room for rows of `in` columns.
+Packed take_packed(Context& cx, const Plan& plan, int64_t rows, int64_t in);
+template <class T>
+void pack_row(const Plan& plan, const Packed& packed, int64_t row, const T* x, int64_t in);
+
+// The block of outputs [begin, end) of rows [first, first + count) of the packed x; y is the first row's output 0.
+GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& w, void* y, int64_t y_stride,
+                   bool y_half, int64_t begin, int64_t end);
+
+// Scratch for the kernels, one piece a thread.
+View<std::byte, 2> take_scratch(Context& cx, int64_t in);
+
+// Runs body(i, thread) for i in [0, n): here if the whole is small, else on the pool. `work` counts multiplications or
+// bytes.
+void run_parallel(Context& cx, int64_t n, int64_t work, const std::function<void(int64_t, int)>& body);
+
+// Outputs of one task: enough tasks for an even load, each a multiple of 16.
+int64_t choose_outputs(int64_t out, int64_t tasks_wanted);
+
+template <class T, class Y>
+void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);
+
+}  // namespace nib::cpu

@@ -1,0 +1,259 @@
+// Products with bf16 activations: every output is one vector of 16 partial sums over K in one order, then one tree.
+// Tiles share loads only, so their shape cannot change a bit.
+#include <immintrin.h>
+
+#include "compute/cpu/kernels.h"
+
+namespace nib::cpu::avx512 {
+
+namespace {
+
+constexpr int kOutputs = 4;      // of one tile
+constexpr int64_t kTokens = 48;  // rows of x that stay in the L2 cache while the weights pass
+
+int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+__m512bh load(const Half* p) { return (__m512bh)_mm512_loadu_si512(p); }
+__m512bh load(const Half* p, int64_t n) {
+  return (__m512bh)_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1), p);
+}
+
+__m128 fold(__m512 v) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// The sums of four vectors.
+__m128 sum(const __m512* v) {
+  __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+}
+
+void store(const GemmBlock& g, int64_t token, int64_t output, __m128 y) {
+  const int64_t count = min(kOutputs, g.end - output), offset = token * g.y_stride + output;
+  const __mmask8 mask = static_cast<__mmask8>((1 << count) - 1);
+  y = _mm_mul_ps(y, _mm_set1_ps(g.outer));
+  if (g.y_half)
+    _mm_mask_storeu_epi16(static_cast<Half*>(g.y) + offset, mask, (__m128i)_mm_cvtneps_pbh(y));
+  else
+    _mm_mask_storeu_ps(static_cast<float*>(g.y) + offset, mask, y);
+}
+
+// Calls tile.run<rows>(token) for all tokens of [begin, end), at most kRows together.
+template <int kRows, class Tile>
+void for_tokens(int64_t begin, int64_t end, const Tile& tile) {
+  for (; begin + kRows <= end; begin += kRows) tile.template run<kRows>(begin);
+  if constexpr (kRows > 1) for_tokens<kRows - 1>(begin, end, tile);
+}
+
+struct HalfTile {
+  const GemmBlock& g;
+  int64_t output;
+
+  template <int kRows>
+  void run(int64_t token) const {
+    const Half* w[kOutputs];
+    for (int j = 0; j < kOutputs; ++j) w[j] = reinterpret_cast<const Half*>(g.data) + min(output + j, g.end - 1) * g.in;
+    const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
+    __m512 acc[kRows][kOutputs];
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_setzero_ps();
+    int64_t k = 0;
+    for (; k + 32 <= g.in; k += 32) {
+      __m512bh b[kOutputs];
+      for (int j = 0; j < kOutputs; ++j) b[j] = load(w[j] + k);
+      for (int i = 0; i < kRows; ++i) {
+        const __m512bh a = load(x + i * g.x_stride + k);
+        for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], a, b[j]);
+      }
+    }
+    if (k < g.in)
+      for (int i = 0; i < kRows; ++i)
+        for (int j = 0; j < kOutputs; ++j)
+          acc[i][j] = _mm512_dpbf16_ps(acc[i][j], load(x + i * g.x_stride + k), load(w[j] + k, g.in - k));
+    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc[i]));
+  }
+};
+
+// 64 weights as bf16 without their scales, even ones and odd ones. Lane i of the products holds columns 4i to 4i+3,
+// which share a scale.
+struct Codes {
+  __m512bh even, odd;
+  __m512 scale;
+};
+
+// The eight magnitudes of E2M1 and their negatives, twice: a lookup sees five bits, the fifth is of the next code.
+__m512i e2m1_table() {
+  const __m256i half = _mm256_setr_epi16(
+      0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, static_cast<short>(0x8000), static_cast<short>(0xbf00),
+      static_cast<short>(0xbf80), static_cast<short>(0xbfc0), static_cast<short>(0xc000), static_cast<short>(0xc040),
+      static_cast<short>(0xc080), static_cast<short>(0xc0c0));
+  return _mm512_broadcast_i64x4(half);
+}
+
+// Each 4-byte lane takes byte `lane / lanes` of the scales as its top byte.
+template <int kLanes>
+__m512i spread(__m512i scales) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i index = _mm512_slli_epi32(_mm512_srli_epi32(lane, kLanes == 4 ? 2 : 3), 24);
+  return _mm512_shuffle_epi8(scales, _mm512_or_si512(index, _mm512_set1_epi32(0x00808080)));
+}
+
+struct Nvfp4 {
+  static constexpr int64_t kDataBytes = 32, kScaleBytes = 4;  // of 64 weights
+  static Codes unpack(__m512i bytes, __m512i scales) {        // bytes: zero-extended to 16 bits
+    const __m512i table = e2m1_table();
+    // E4M3 bits moved to the exponent of a float count from 2^-127 instead of 2^-7; exact below the normal range too.
+    const __m512 scale = _mm512_castsi512_ps(_mm512_srli_epi32(spread<4>(scales), 4));
+    return {(__m512bh)_mm512_permutexvar_epi16(bytes, table),
+            (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), table),
+            _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f))};
+  }
+  static Codes load(const uint8_t* data, const uint8_t* scales) {
+    return unpack(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
+                  _mm512_set1_epi32(*reinterpret_cast<const int __attribute__((may_alias, aligned(1)))*>(scales)));
+  }
+  static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t n) {
+    const __m256i bytes = _mm256_maskz_loadu_epi8(static_cast<__mmask32>((1ull << n / 2) - 1), data);
+    const __m128i scale = _mm_maskz_loadu_epi8(static_cast<__mmask16>((1 << n / 16) - 1), scales);
+    return unpack(_mm512_cvtepu8_epi16(bytes), _mm512_broadcastd_epi32(scale));
+  }
+};
+
+struct Mxfp8 {
+  static constexpr int64_t kDataBytes = 64, kScaleBytes = 2;
+  // E4M3 in the low bytes of 16-bit lanes to bf16; the eight values below the normal range come from a table.
+  static __m512bh to_half(__m512i byte) {
+    const __m512i magnitude = _mm512_and_si512(byte, _mm512_set1_epi16(0x7f));
+    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(byte, _mm512_set1_epi16(0x80)), 8);
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+    const __m512i small = _mm512_broadcast_i32x4(
+        _mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));  // 0 to 7 times 2^-9
+    const __mmask32 is_small = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
+    return (__m512bh)_mm512_or_si512(_mm512_mask_permutexvar_epi16(normal, is_small, magnitude, small), sign);
+  }
+  static Codes unpack(__m512i bytes, __m512i scales) {
+    // E8M0 moved to the exponent; the smallest is a half of the smallest normal float.
+    const __m512i scale = _mm512_max_epu32(_mm512_srli_epi32(spread<8>(scales), 1), _mm512_set1_epi32(1 << 22));
+    return {to_half(_mm512_and_si512(bytes, _mm512_set1_epi16(0xff))), to_half(_mm512_srli_epi16(bytes, 8)),
+            _mm512_castsi512_ps(scale)};
+  }
+  static Codes load(const uint8_t* data, const uint8_t* scales) {
+    return unpack(_mm512_loadu_si512(data),
+                  _mm512_set1_epi16(*reinterpret_cast<const short __attribute__((may_alias, aligned(1)))*>(scales)));
+  }
+  static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t) {  // of 32
+    return unpack(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
+                  _mm512_set1_epi32(scales[0]));
+  }
+};
+
+// Weights unpacked where they are used: for few rows.
+template <class F>
+struct Direct {
+  const GemmBlock& g;
+  int64_t output;
+
+  Codes load(int j, int64_t block) const {
+    const int64_t n = min(output + j, g.end - 1);
+    const uint8_t* data = g.data + n * (g.in * F::kDataBytes / 64) + block * F::kDataBytes;
+    const uint8_t* scales = g.scales + n * (g.in * F::kScaleBytes / 64) + block * F::kScaleBytes;
+    const int64_t left = g.in - block * 64;
+    return left >= 64 ? F::load(data, scales) : F::load_tail(data, scales, left);
+  }
+};
+
+// Weights unpacked once into the scratch of the thread: for many rows.
+struct Unpacked {
+  const float* scratch;  // [kOutputs, blocks, 48]
+  int64_t blocks;
+
+  static constexpr int64_t kFloats = 48;
+  Codes load(int j, int64_t block) const {
+    const float* p = scratch + (j * blocks + block) * kFloats;
+    return {(__m512bh)_mm512_load_ps(p), (__m512bh)_mm512_load_ps(p + 16), _mm512_load_ps(p + 32)};
+  }
+};
+
+template <class Source>
+struct CodesTile {
+  const GemmBlock& g;
+  int64_t output;
+  Source source;
+
+  template <int kRows>
+  void run(int64_t token) const {
+    const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
+    __m512 acc[kRows][kOutputs];
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_setzero_ps();
+    const int64_t blocks = (g.in + 63) / 64;
+    for (int64_t b = 0; b < blocks; ++b)
+      for (int j = 0; j < kOutputs; ++j) {
+        const Codes w = source.load(j, b);
+        for (int i = 0; i < kRows; ++i) {
+          const Half* p = x + i * g.x_stride + b * 64;
+          const __m512 even = _mm512_dpbf16_ps(_mm512_setzero_ps(), load(p), w.even);
+          acc[i][j] = _mm512_fmadd_ps(_mm512_dpbf16_ps(even, load(p + 32), w.odd), w.scale, acc[i][j]);
+        }
+      }
+    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc[i]));
+  }
+};
+
+template <class F>
+void multiply_codes(const GemmBlock& g) {
+  constexpr int kRows = 4;
+  if (g.tokens <= kRows) {
+    for (int64_t n = g.begin; n < g.end; n += kOutputs)
+      for_tokens<kRows>(0, g.tokens, CodesTile<Direct<F>>{g, n, {g, n}});
+    return;
+  }
+  const int64_t blocks = (g.in + 63) / 64;
+  float* scratch = reinterpret_cast<float*>(g.scratch);
+  for (int64_t m = 0; m < g.tokens; m += kTokens)
+    for (int64_t n = g.begin; n < g.end; n += kOutputs) {
+      const Direct<F> direct{g, n};
+      for (int j = 0; j < kOutputs; ++j)
+        for (int64_t b = 0; b < blocks; ++b) {
+          const Codes w = direct.load(j, b);
+          float* p = scratch + (j * blocks + b) * Unpacked::kFloats;
+          _mm512_store_ps(p, (__m512)w.even);
+          _mm512_store_ps(p + 16, (__m512)w.odd);
+          _mm512_store_ps(p + 32, w.scale);
+        }
+      for_tokens<kRows>(m, min(m + kTokens, g.tokens), CodesTile<Unpacked>{g, n, {scratch, blocks}});
+    }
+}
+
+}  // namespace
+
+void gemm_half(const GemmBlock& g) {
+  for (int64_t m = 0; m < g.tokens; m += kTokens)
+    for (int64_t n = g.begin; n < g.end; n += kOutputs) for_tokens<6>(m, min(m + kTokens, g.tokens), HalfTile{g, n});
+}
+
+void gemm_codes(const GemmBlock& g) {
+  if (g.format == Format::kNvfp4)
+    multiply_codes<Nvfp4>(g);
+  else
+    multiply_codes<Mxfp8>(g);
+}
+
+void split_row(Half* packed, const Half* x, int64_t in) {
+  for (int64_t k = 0; k < in; k += 64) {
+    const int64_t left = min(64, in - k);
+    const __mmask32 first = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+    const __mmask32 second = left >= 64 ? 0xffffffffu : left > 32 ? (1u << (left - 32)) - 1 : 0;
+    const __m512i a = _mm512_maskz_loadu_epi16(first, x + k), b = _mm512_maskz_loadu_epi16(second, x + k + 32);
+    const __m512i low = _mm512_set1_epi32(0xffff);
+    // Even and odd halves of each 4 bytes, narrowed in order.
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(packed + k), _mm512_cvtepi32_epi16(_mm512_and_si512(a, low)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(packed + k + 16), _mm512_cvtepi32_epi16(_mm512_and_si512(b, low)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(packed + k + 32), _mm512_cvtepi32_epi16(_mm512_srli_epi32(a, 16)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(packed + k + 48), _mm512_cvtepi32_epi16(_mm512_srli_epi32(b, 16)));
+  }
+}
+
+}  // namespace nib::cpu::avx512
