@@ -45,9 +45,73 @@ struct GemmBlock {
 };
 constexpr int64_t kScratchRows = 32;
 
+// Four taps or any other width of a convolution at one row.
+template <class E>
+struct ConvRow {
+  E* y = nullptr;
+  const E* const* inputs = nullptr;  // [width], oldest first; null reads as zero; the last is the row itself
+  const E* fixed = nullptr;          // [channels, width] or null
+  const E* generated = nullptr;      // [channels / head_dim, width] or null
+  const E* residual = nullptr;       // or null
+  int64_t channels = 0, head_dim = 0, width = 0;
+  bool skip = true;
+};
+
+// One token of a depth mixture; see ops/depth_mix.h.
+template <class E>
+struct DepthMixRow {
+  E* const* outputs = nullptr;
+  const E* const* sources = nullptr;
+  const float* const* queries = nullptr;  // null: the only source unmixed
+  const E* const* gains = nullptr;
+  int num_outputs = 0, num_sources = 0;
+  int64_t hidden = 0;
+  float logit_scale = 1, source_eps = 0, norm_eps = 0;
+  float* scratch = nullptr;  // [hidden]
+};
+
+enum class Gate { kSigmoid, kSilu, kTanh, kNone };
+
+// The same numbers as Activation.
+struct ActivationRow {
+  bool situ = false;
+  float beta = 0, linear_beta = 0, weight = 1;
+};
+
+// E is float or Half.
 namespace avx2 {
 void gemm(const GemmBlock& g);  // kFloat
-}
+
+template <class Y, class X>
+void rms_norm_row(Y* y, const X* x, const Y* weight, int64_t n, float eps);  // weight may be null
+template <class E>
+void add_row(E* y, const E* x, const E* delta, int64_t n);
+template <class E>
+void scale_row(E* x, int64_t n, float factor);
+template <class E>
+void clip_row(E* x, const E* scale, int64_t n, float limit);  // scale may be null
+template <class E>
+void gate_row(E* y, const E* gate, int64_t n, Gate act);
+template <class E>
+void gate_head(E* y, E gate, int64_t n, Gate act);
+template <class E>
+void activation_row(E* y, const E* h, int64_t n, const ActivationRow& a);
+template <class E>
+void conv_row(const ConvRow<E>& c);
+template <class E>
+void depth_mix_row(const DepthMixRow<E>& m);
+// profile: [heads, columns]   r: [heads, d_rel]   table: [d_rel, columns], rows table_stride apart
+template <class E>
+void profile_row(E* profile, const E* r, const E* table, int64_t table_stride, int64_t heads, int64_t d_rel,
+                 int64_t columns);
+void soft_cap_row(float* x, int64_t n, float mup, float cap);
+void sigmoid_row(float* y, const float* x, int64_t n);
+// y = round( (accumulate ? y : 0) + sum_j factors[j] * parts[slots[j] * n ...] ), j in order, FP32; factors may be null
+// (1)
+template <class E, class P>
+void combine_row(E* y, const P* parts, const int32_t* slots, const float* factors, int64_t count, int64_t n,
+                 bool accumulate);
+}  // namespace avx2
 namespace avx512 {
 void gemm_half(const GemmBlock& g);   // kHalf, BF16 weights
 void gemm_codes(const GemmBlock& g);  // kSplit, NVFP4 and MXFP8 weights

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compute/cpu/gemm.h"
+#include "compute/cpu/cpu.h"
 #include "compute/ref/ref.h"
 
 namespace nib {
@@ -15,6 +15,8 @@ float Tau::operator()(int64_t position) const {
 namespace ops {
 
 namespace {
+
+bool plain(const Context& cx) { return cx.isa == Isa::kRef; }
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -59,10 +61,11 @@ int64_t gemm_workspace_bytes(int64_t tokens, int64_t in, int64_t num_threads) {
 }
 
 int64_t experts_workspace_bytes(const ExpertsShape& s, int64_t num_threads) {
-  const int64_t slots = s.tokens * s.top_k;
-  const int64_t padded = round_up(std::max(s.hidden, s.width), 64);
-  return slots * (3 * s.width + s.hidden) * 4 + (slots + s.num_experts) * 64 + 4096 +
-         gemm_workspace_bytes(slots + 16 * s.num_experts, padded, num_threads);
+  const int64_t slots = s.tokens * s.top_k, hidden = round_up(s.hidden, 64), width = round_up(s.width, 64);
+  const int64_t a_slot = s.element_bytes * (hidden + width + 2 * s.width) + 4 * s.hidden + 8;
+  const int64_t a_thread = 4 * 32 * std::max(hidden, width) + s.element_bytes * width;
+  // The plain loops decode one row a thread and hold one token.
+  return slots * a_slot + num_threads * a_thread + 8 * s.num_experts + 16 * hidden + 16 * width + 8192;
 }
 
 int64_t attention_workspace_bytes(int64_t heads, int64_t head_dim, int64_t num_threads) {
@@ -79,7 +82,7 @@ void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
   NIB_CHECK_EQ(y.dim(0), x.dim(0));
   NIB_CHECK_EQ(y.dim(1), w.out);
   NIB_CHECK_EQ(x.dim(1), w.in);
-  cx.isa == Isa::kRef ? ref::gemm<T, Y>(cx, y, x, w) : cpu::gemm<T, Y>(cx, y, x, w);
+  plain(cx) ? ref::gemm<T, Y>(cx, y, x, w) : cpu::gemm<T, Y>(cx, y, x, w);
 }
 
 template <class T>
@@ -97,8 +100,10 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
       NIB_CHECK_EQ(w.w13[e].in, x.dim(1));
       NIB_CHECK_EQ(w.w2[e].out, x.dim(1));
       NIB_CHECK_EQ(w.w13[e].out, 2 * w.w2[e].in);
+      NIB_CHECK(w.w13[e].format == w.w13[0].format, "expert {} has another format than expert 0", e);
+      NIB_CHECK(w.w2[e].format == w.w2[0].format, "expert {} has another format than expert 0", e);
     }
-  ref::experts(cx, y, x, ids, weights, w, accumulate);
+  plain(cx) ? ref::experts(cx, y, x, ids, weights, w, accumulate) : cpu::experts(cx, y, x, ids, weights, w, accumulate);
 }
 
 template <class T>
@@ -106,14 +111,14 @@ void activation(Context& cx, View<T, 2> y, View<const T, 2> h, View<const float,
   NIB_CHECK_EQ(y.dim(0), h.dim(0));
   NIB_CHECK_EQ(2 * y.dim(1), h.dim(1));
   NIB_CHECK(weight.empty() || weight.dim(0) == y.dim(0), "{} weights for {} rows", weight.dim(0), y.dim(0));
-  ref::activation(cx, y, h, weight, a);
+  plain(cx) ? ref::activation(cx, y, h, weight, a) : cpu::activation(cx, y, h, weight, a);
 }
 
 template <class T>
 void rms_norm(Context& cx, View<T, 2> y, View<const T, 2> x, View<const T, 1> weight, float eps) {
   check_same_shape(y, x);
   NIB_CHECK(weight.empty() || weight.dim(0) == x.dim(1), "{} weights for rows of {}", weight.dim(0), x.dim(1));
-  ref::rms_norm(cx, y, x, weight, eps);
+  plain(cx) ? ref::rms_norm(cx, y, x, weight, eps) : cpu::rms_norm(cx, y, x, weight, eps);
 }
 
 template <class T>
@@ -125,14 +130,14 @@ void embed_norm(Context& cx, View<T, 2> y, View<const int32_t, 1> tokens, const 
   NIB_CHECK(weight.empty() || weight.dim(0) == table.in, "{} weights for rows of {}", weight.dim(0), table.in);
   for (int64_t t = 0; t < tokens.dim(0); ++t)
     NIB_CHECK(tokens(t) >= 0 && tokens(t) < table.out, "token {} of {}", tokens(t), table.out);
-  ref::embed_norm(cx, y, tokens, table, weight, eps);
+  plain(cx) ? ref::embed_norm(cx, y, tokens, table, weight, eps) : cpu::embed_norm(cx, y, tokens, table, weight, eps);
 }
 
 template <class T>
 void add(Context& cx, View<T, 2> y, View<const T, 2> x, View<const T, 2> delta) {
   check_same_shape(y, x);
   check_same_shape(y, delta);
-  ref::add(cx, y, x, delta);
+  plain(cx) ? ref::add(cx, y, x, delta) : cpu::add(cx, y, x, delta);
 }
 
 void router(Context& cx, View<int32_t, 2> ids, View<float, 2> weights, View<float, 2> shared_weights,
@@ -142,7 +147,8 @@ void router(Context& cx, View<int32_t, 2> ids, View<float, 2> weights, View<floa
   const int64_t experts = logits.dim(1) - (shared_weights.empty() ? 0 : shared_weights.dim(1));
   NIB_CHECK(ids.dim(1) >= 1 && ids.dim(1) <= experts, "top {} of {} experts", ids.dim(1), experts);
   NIB_CHECK(p.bias.empty() || p.bias.dim(0) == experts, "{} biases for {} experts", p.bias.dim(0), experts);
-  ref::router(cx, ids, weights, shared_weights, logits, p);
+  plain(cx) ? ref::router(cx, ids, weights, shared_weights, logits, p)
+            : cpu::router(cx, ids, weights, shared_weights, logits, p);
 }
 
 template <class T>
@@ -158,7 +164,8 @@ void short_conv(Context& cx, View<T, 2> y, View<const T, 2> x, const ConvState<T
   NIB_CHECK(!taps.fixed.empty() || !taps.generated.empty(), "no taps");
   NIB_CHECK(residual.empty() || residual.dim(0) == x.dim(0), "{} residual rows of {}", residual.dim(0), x.dim(0));
   for (int32_t slot : state.slots) NIB_CHECK(slot >= 0 && slot < state.data.dim(0), "slot {}", slot);
-  ref::short_conv(cx, y, x, state, batch, taps, residual);
+  plain(cx) ? ref::short_conv(cx, y, x, state, batch, taps, residual)
+            : cpu::short_conv(cx, y, x, state, batch, taps, residual);
 }
 
 template <class T>
@@ -176,7 +183,8 @@ void depth_mix_norm(Context& cx, std::span<const View<T, 2>> outputs, std::span<
     NIB_CHECK(!queries[m].empty() || sources.size() == 1, "{} sources without a query", sources.size());
     NIB_CHECK(queries[m].empty() || queries[m].dim(0) == sources[0].dim(1), "a query of {}", queries[m].dim(0));
   }
-  ref::depth_mix_norm(cx, outputs, sources, queries, gains, p);
+  plain(cx) ? ref::depth_mix_norm(cx, outputs, sources, queries, gains, p)
+            : cpu::depth_mix_norm(cx, outputs, sources, queries, gains, p);
 }
 
 template <class T>
@@ -196,7 +204,7 @@ void relative_profile(Context& cx, View<T, 3> profile, View<const T, 2> r, View<
   NIB_CHECK_EQ(profile.dim(1) * table.dim(0), r.dim(1));
   NIB_CHECK_EQ(profile.dim(2), table.dim(1));
   check_tau(tau, r.dim(0));
-  ref::relative_profile(cx, profile, r, table, tau);
+  plain(cx) ? ref::relative_profile(cx, profile, r, table, tau) : cpu::relative_profile(cx, profile, r, table, tau);
 }
 
 template <class T>
@@ -220,7 +228,8 @@ void clip_heads(Context& cx, View<T, 2> x, int64_t head_dim, float limit, View<c
   NIB_CHECK_EQ(x.dim(1) % head_dim, 0);
   NIB_CHECK(scales.empty() || scales.dim(0) == head_dim || scales.dim(0) == x.dim(1), "{} scales", scales.dim(0));
   check_tau(tau, x.dim(0));
-  ref::clip_heads(cx, x, head_dim, limit, scales, tau);
+  plain(cx) ? ref::clip_heads(cx, x, head_dim, limit, scales, tau)
+            : cpu::clip_heads(cx, x, head_dim, limit, scales, tau);
 }
 
 template <class T>
@@ -229,19 +238,19 @@ void norm_heads(Context& cx, View<T, 2> x, int64_t head_dim, View<const T, 1> we
   NIB_CHECK_EQ(x.dim(1) % head_dim, 0);
   NIB_CHECK(weight.empty() || weight.dim(0) == head_dim, "{} weights for heads of {}", weight.dim(0), head_dim);
   check_tau(tau, x.dim(0));
-  ref::norm_heads(cx, x, head_dim, weight, eps, tau);
+  plain(cx) ? ref::norm_heads(cx, x, head_dim, weight, eps, tau) : cpu::norm_heads(cx, x, head_dim, weight, eps, tau);
 }
 
 template <class T>
 void apply_gate(Context& cx, View<T, 2> y, View<const T, 2> gate, int64_t heads, GateAct act) {
   NIB_CHECK_EQ(y.dim(0), gate.dim(0));
   NIB_CHECK(gate.dim(1) == heads || gate.dim(1) == y.dim(1), "{} gates for {} heads", gate.dim(1), heads);
-  ref::apply_gate(cx, y, gate, heads, act);
+  plain(cx) ? ref::apply_gate(cx, y, gate, heads, act) : cpu::apply_gate(cx, y, gate, heads, act);
 }
 
 void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap) {
   NIB_CHECK(mup > 0, "mup is {}", mup);
-  ref::soft_cap(cx, logits, mup, cap);
+  plain(cx) ? ref::soft_cap(cx, logits, mup, cap) : cpu::soft_cap(cx, logits, mup, cap);
 }
 
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);

@@ -40,6 +40,7 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
 
 struct ExpertsShape {
   int64_t tokens = 0, top_k = 0, hidden = 0, width = 0, num_experts = 0;
+  int64_t element_bytes = 4;  // of an activation
 };
 // Workspace that experts() takes at most.
 int64_t experts_workspace_bytes(const ExpertsShape& shape, int64_t num_threads);
