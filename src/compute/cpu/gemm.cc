@@ -9,9 +9,6 @@ namespace {
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Below so many multiplications a loop is done before a second thread would have begun.
-constexpr int64_t kParallelWork = 1 << 16;
-
 }  // namespace
 
 Plan choose_plan(Isa isa, WeightFormat format, bool half_rows) {
@@ -52,11 +49,6 @@ GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& 
 
 View<std::byte, 2> take_scratch(Context& cx, int64_t in) {
   return cx.workspace.take<std::byte, 2>({cx.pool.num_threads(), kScratchRows * round_up(in, kPadding) * 4});
-}
-
-void run_parallel(Context& cx, int64_t n, int64_t work, const std::function<void(int64_t, int)>& body) {
-  if (work >= kParallelWork) return cx.pool.parallel_for(n, body);
-  for (int64_t i = 0; i < n; ++i) body(i, 0);
 }
 
 int64_t choose_outputs(int64_t out, int64_t tasks_wanted) {

@@ -4,6 +4,8 @@
 //   multiply(cx, plan, y, x, w);
 #pragma once
 
+#include <functional>
+
 #include "compute/cpu/kernels.h"
 #include "compute/ops/gemm.h"
 
@@ -35,9 +37,15 @@ GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& 
 // Scratch for the kernels, one piece a thread.
 View<std::byte, 2> take_scratch(Context& cx, int64_t in);
 
-// Runs body(i, thread) for i in [0, n): here if the whole is small, else on the pool. `work` counts multiplications or
-// bytes.
-void run_parallel(Context& cx, int64_t n, int64_t work, const std::function<void(int64_t, int)>& body);
+// Below so many multiplications a loop is done before a second thread would have begun.
+constexpr int64_t kParallelWork = 1 << 16;
+
+// Runs body(i, thread) for i in [0, n): here if the whole is small, else on the pool. `work` counts multiplications.
+template <class F>
+void run_parallel(Context& cx, int64_t n, int64_t work, const F& body) {
+  if (work >= kParallelWork) return cx.pool.parallel_for(n, std::cref(body));  // a reference: nothing is allocated
+  for (int64_t i = 0; i < n; ++i) body(i, 0);
+}
 
 // Outputs of one task: enough tasks for an even load, each a multiple of 16.
 int64_t choose_outputs(int64_t out, int64_t tasks_wanted);

@@ -78,8 +78,34 @@ struct ActivationRow {
   float beta = 0, linear_beta = 0, weight = 1;
 };
 
+// The query heads of one row that share a key head.
+template <class E>
+struct AttentionRow {
+  E* out = nullptr;                          // [group, head_dim]
+  const E* q = nullptr;                      // [group, head_dim]
+  const E *k = nullptr, *v = nullptr;        // the cache at this key head
+  int64_t block_stride = 0, key_stride = 0;  // elements
+  const int32_t* block_table = nullptr;      // of the sequence
+  int64_t block_size = 0;                    // keys
+  const E* profile = nullptr;                // [group, ...]
+  int64_t profile_stride = 0;
+  const float* sink = nullptr;      // [group] or null
+  int64_t first = 0, position = 0;  // keys first .. position are visible
+  int64_t extent = 0;
+  bool clamp_beyond_extent = false;
+  float scale = 1;
+  int64_t group = 0, head_dim = 0;
+  float* scratch = nullptr;  // attention_scratch(group, head_dim) floats
+};
+constexpr int64_t kKeyBlock = 64;  // keys of one step of the online softmax, at absolute positions
+constexpr int64_t attention_scratch(int64_t group, int64_t head_dim) {
+  return group * (2 * ((head_dim + 15) / 16 * 16) + kKeyBlock + 2) + 64;
+}
+
 // E is float or Half.
 namespace avx2 {
+template <class E>
+void attention_row(const AttentionRow<E>& a);
 void gemm(const GemmBlock& g);  // kFloat
 
 template <class Y, class X>
@@ -115,6 +141,8 @@ void combine_row(E* y, const P* parts, const int32_t* slots, const float* factor
 namespace avx512 {
 void gemm_half(const GemmBlock& g);   // kHalf, BF16 weights
 void gemm_codes(const GemmBlock& g);  // kSplit, NVFP4 and MXFP8 weights
+template <class E>
+void attention_row(const AttentionRow<E>& a);
 void split_row(Half* packed, const Half* x, int64_t in);
 }  // namespace avx512
 

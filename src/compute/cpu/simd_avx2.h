@@ -11,6 +11,7 @@
 namespace nib::cpu {
 namespace {
 
+using Vector = __m256;
 constexpr int64_t kLanes = 8;
 
 [[maybe_unused]] inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
@@ -61,6 +62,23 @@ inline __m256 rounded(__m256 v) {
 }
 
 [[maybe_unused]] inline __m256 splat(float f) { return _mm256_set1_ps(f); }
+
+// The sums of four vectors, each by one tree.
+[[maybe_unused]] inline __m128 sum4(const __m256* v) {
+  const auto fold = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
+  __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+}
+
+[[maybe_unused]] inline float largest(__m256 v) {
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+[[maybe_unused]] inline __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+[[maybe_unused]] inline __m256 larger(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 
 // e^x within 2 ulp: 2^n times a polynomial on |r| <= ln(2)/2. Zero below the normal range, NaN stays NaN.
 [[maybe_unused]] inline __m256 exp(__m256 x) {

@@ -219,7 +219,8 @@ void relative_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const P
   NIB_CHECK(sink.empty() || sink.dim(1) == heads, "{} sinks for {} heads", sink.dim(1), heads);
   NIB_CHECK(p.extent == 0 || profile.dim(2) >= p.extent, "a profile of {} for extent {}", profile.dim(2), p.extent);
   NIB_CHECK(p.extent == 0 || profile.dim(1) == heads, "profiles of {} heads for {}", profile.dim(1), heads);
-  ref::relative_attention(cx, out, q, kv, profile, sink, batch, p);
+  plain(cx) ? ref::relative_attention(cx, out, q, kv, profile, sink, batch, p)
+            : cpu::relative_attention(cx, out, q, kv, profile, sink, batch, p);
 }
 
 template <class T>

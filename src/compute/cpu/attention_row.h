@@ -1,0 +1,169 @@
+// One row of attention, written over the vectors of the simd header that is included before this one: an online softmax
+// over blocks of 64 keys at absolute positions, for all query heads of one key head.
+//   #include "compute/cpu/simd_avx2.h"
+//   #include "compute/cpu/attention_row.h"
+#pragma once
+
+#include "compute/cpu/kernels.h"
+
+namespace nib::cpu {
+namespace {
+
+constexpr float kInfinity = __builtin_inff();
+
+inline float to_float(float f) { return f; }
+inline float to_float(Half h) {
+  const uint32_t u = static_cast<uint32_t>(h) << 16;
+  float f;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+template <class E>
+class AttentionState {
+ public:
+  explicit AttentionState(const AttentionRow<E>& a)
+      : a_(a),
+        width_((a.head_dim + kLanes - 1) / kLanes * kLanes),
+        q_(a.scratch),
+        sum_(q_ + a.group * width_),
+        score_(sum_ + a.group * width_),
+        top_(score_ + a.group * kKeyBlock),
+        total_(top_ + a.group) {
+    for (int64_t g = 0; g < a.group; ++g) {
+      top_[g] = -kInfinity, total_[g] = 0;
+      for (int64_t d = 0; d < width_; d += kLanes) {
+        store(q_ + g * width_ + d, kLanes, load(a.q + g * a.head_dim + d, a.head_dim - d));
+        store(sum_ + g * width_ + d, kLanes, splat(0.0f));
+      }
+    }
+  }
+
+  // The visible keys [begin, end) of the block of keys that starts at `base`.
+  void add_block(int64_t base, int64_t begin, int64_t end) {
+    const E *k[kKeyBlock], *v[kKeyBlock];
+    for (int64_t s = begin; s < end; ++s) {
+      const int64_t offset = a_.block_table[s / a_.block_size] * a_.block_stride + s % a_.block_size * a_.key_stride;
+      k[s - base] = a_.k + offset, v[s - base] = a_.v + offset;
+    }
+    int64_t g = 0;
+    for (; g + 2 <= a_.group; g += 2) add_heads<2>(g, base, begin - base, end - base, k, v);
+    if (g < a_.group) add_heads<1>(g, base, begin - base, end - base, k, v);
+  }
+
+  void finish() {
+    for (int64_t g = 0; g < a_.group; ++g) {
+      // The sink is a key without a value.
+      float scale = 1.0f;
+      if (a_.sink) rescale(g, a_.sink[g] > top_[g] ? a_.sink[g] : top_[g], &scale);
+      const float total = total_[g] + (a_.sink ? exp1(a_.sink[g] - top_[g]) : 0.0f);
+      for (int64_t d = 0; d < width_; d += kLanes) {
+        const Vector out = load(sum_ + g * width_ + d, kLanes) * splat(scale) / splat(total);
+        store(a_.out + g * a_.head_dim + d, a_.head_dim - d, out);
+      }
+    }
+  }
+
+ private:
+  static float exp1(float x) { return sum(exp(splat(x))) / kLanes; }
+
+  // Moves head g to a larger maximum; *factor is what its sums must be multiplied by.
+  void rescale(int64_t g, float top, float* factor) {
+    *factor = top_[g] == top ? 1.0f : exp1(top_[g] - top);
+    total_[g] *= *factor;
+    top_[g] = top;
+  }
+
+  float bias(int64_t g, int64_t distance) const {
+    if (distance < a_.extent) return to_float(a_.profile[g * a_.profile_stride + distance]);
+    return a_.clamp_beyond_extent && a_.extent > 0 ? to_float(a_.profile[g * a_.profile_stride + a_.extent - 1]) : 0.0f;
+  }
+
+  template <int kHeads>
+  void add_heads(int64_t g, int64_t base, int64_t begin, int64_t end, const E* const* k, const E* const* v) {
+    for (int64_t s = begin; s < end; s += 4) score_keys<kHeads>(g, s, end, k);
+    float factor[kHeads];
+    for (int h = 0; h < kHeads; ++h) factor[h] = weigh(g + h, base, begin, end);
+    for (int64_t d = 0; d < width_; d += 2 * kLanes) add_values<kHeads>(g, d, begin, end, factor, v);
+  }
+
+  // Products of q with keys s .. s+3; those behind the end repeat the last and are not kept.
+  template <int kHeads>
+  void score_keys(int64_t g, int64_t s, int64_t end, const E* const* k) {
+    Vector acc[kHeads][4];
+    for (int h = 0; h < kHeads; ++h)
+      for (int i = 0; i < 4; ++i) acc[h][i] = splat(0.0f);
+    const E* key[4];
+    for (int i = 0; i < 4; ++i) key[i] = k[smaller(s + i, end - 1)];
+    for (int64_t d = 0; d < width_; d += kLanes) {
+      Vector row[4];
+      for (int i = 0; i < 4; ++i) row[i] = load(key[i] + d, a_.head_dim - d);
+      for (int h = 0; h < kHeads; ++h) {
+        const Vector q = load(q_ + (g + h) * width_ + d, kLanes);
+        for (int i = 0; i < 4; ++i) acc[h][i] = multiply_add(q, row[i], acc[h][i]);
+      }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+      float dot[4];
+      _mm_storeu_ps(dot, sum4(acc[h]));
+      for (int64_t i = 0; i < smaller(4, end - s); ++i) score_[(g + h) * kKeyBlock + s + i] = dot[i];
+    }
+  }
+
+  // Turns the products of head g into weights under the new maximum; returns the factor of the old sums.
+  float weigh(int64_t g, int64_t base, int64_t begin, int64_t end) {
+    float* score = score_ + g * kKeyBlock;
+    for (int64_t s = 0; s < kKeyBlock; ++s)
+      score[s] = s < begin || s >= end ? -kInfinity : a_.scale * score[s] + bias(g, a_.position - base - s);
+    Vector top = load(score, kLanes);
+    for (int64_t s = kLanes; s < kKeyBlock; s += kLanes) top = larger(top, load(score + s, kLanes));
+    const float block_top = largest(top);
+    float factor;
+    rescale(g, block_top > top_[g] ? block_top : top_[g], &factor);
+    Vector total = splat(0.0f);
+    for (int64_t s = 0; s < kKeyBlock; s += kLanes) {
+      const Vector weight = exp(load(score + s, kLanes) - splat(top_[g]));
+      store(score + s, kLanes, weight);
+      total = total + weight;
+    }
+    total_[g] += sum(total);
+    return factor;
+  }
+
+  // Columns d .. d + 2 * kLanes of the weighted sum of values, keys in order.
+  template <int kHeads>
+  void add_values(int64_t g, int64_t d, int64_t begin, int64_t end, const float* factor, const E* const* v) {
+    const bool wide = d + kLanes < width_;
+    Vector acc[kHeads][2];
+    for (int h = 0; h < kHeads; ++h)
+      for (int i = 0; i <= wide; ++i)
+        acc[h][i] = load(sum_ + (g + h) * width_ + d + i * kLanes, kLanes) * splat(factor[h]);
+    for (int64_t s = begin; s < end; ++s)
+      for (int i = 0; i <= wide; ++i) {
+        const Vector value = load(v[s] + d + i * kLanes, a_.head_dim - d - i * kLanes);
+        for (int h = 0; h < kHeads; ++h)
+          acc[h][i] = multiply_add(splat(score_[(g + h) * kKeyBlock + s]), value, acc[h][i]);
+      }
+    for (int h = 0; h < kHeads; ++h)
+      for (int i = 0; i <= wide; ++i) store(sum_ + (g + h) * width_ + d + i * kLanes, kLanes, acc[h][i]);
+  }
+
+  const AttentionRow<E>& a_;
+  int64_t width_;        // head_dim, rounded up to whole vectors
+  float *q_, *sum_;      // [group, width_]
+  float* score_;         // [group, kKeyBlock]
+  float *top_, *total_;  // [group]
+};
+
+template <class E>
+void attend(const AttentionRow<E>& a) {
+  AttentionState<E> state(a);
+  for (int64_t base = a.first / kKeyBlock * kKeyBlock; base <= a.position; base += kKeyBlock)
+    state.add_block(base, base > a.first ? base : a.first, smaller(base + kKeyBlock, a.position + 1));
+  state.finish();
+}
+
+}  // namespace
+}  // namespace nib::cpu
