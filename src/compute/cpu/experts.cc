@@ -15,6 +15,11 @@ struct Groups {
   View<int32_t, 1> begin;     // [active + 1], first slot of each expert that has any
   View<int32_t, 1> expert;    // [active]
   int64_t active = 0;
+
+  RowGroup group(int64_t a) const { return {begin(a), begin(a + 1) - begin(a)}; }
+  RowGroup group_of(int32_t slot) const {
+    return group(std::upper_bound(&begin(0), &begin(active), slot) - &begin(0) - 1);
+  }
 };
 
 Groups group_by_expert(Context& cx, View<const int32_t, 2> ids, int64_t num_experts) {
@@ -56,12 +61,19 @@ void multiply_groups(Context& cx, const Plan& plan, View<Y, 2> y, const Packed& 
   Workspace::Scope scope(cx.workspace);
   const View<std::byte, 2> scratch = take_scratch(cx, in);
   run_parallel(cx, g.active * blocks, y.size() * in, [&](int64_t i, int thread) {
-    const int64_t a = i / blocks, begin = i % blocks * step, first = g.begin(a), count = g.begin(a + 1) - first;
-    GemmBlock block = block_of(x, first, count, weights[g.expert(a)], y.row(first), y.stride(0), sizeof(Y) == 2, begin,
+    const int64_t a = i / blocks, begin = i % blocks * step;
+    const RowGroup rows = g.group(a);
+    GemmBlock block = block_of(x, rows, weights[g.expert(a)], y.row(rows.first), y.stride(0), sizeof(Y) == 2, begin,
                                std::min(out, begin + step));
     block.scratch = scratch.row(thread);
     plan.kernel(block);
   });
+}
+
+template <class T>
+void pack(const Plan& plan, const Packed& packed, const Groups& g, int64_t slot, const T* x, int64_t in) {
+  const RowGroup group = g.group_of(slot);
+  pack_row(plan, packed, group, slot - group.first, x, in);
 }
 
 float* raw(float* p) { return p; }
@@ -96,7 +108,7 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
   const Packed packed_x = take_packed(cx, plan13, slots, hidden), packed_act = take_packed(cx, plan2, slots, width);
 
   run_parallel(cx, slots, slots * hidden / 8,
-               [&](int64_t s, int) { pack_row(plan13, packed_x, s, x.row(g.token_of(s)), hidden); });
+               [&](int64_t s, int) { pack(plan13, packed_x, g, s, x.row(g.token_of(s)), hidden); });
   multiply_groups(cx, plan13, h, packed_x, w.w13, g);
   run_parallel(cx, x.dim(0), slots * width * 16, [&](int64_t t, int thread) {
     for (int64_t j = 0; j < top_k; ++j) {
@@ -105,7 +117,7 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
       avx2::activation_row(raw(act.row(thread)), raw(h.row(s)), width,
                            ActivationRow{a.kind == Activation::Kind::kSitu, a.beta, a.linear_beta,
                                          w.weight_before_w2 ? weights(t, j) : 1.0f});
-      pack_row(plan2, packed_act, s, static_cast<const T*>(act.row(thread)), width);
+      pack(plan2, packed_act, g, s, static_cast<const T*>(act.row(thread)), width);
     }
   });
   if (w.weight_before_w2)

@@ -13,8 +13,9 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 Plan choose_plan(Isa isa, WeightFormat format, bool half_rows) {
   if (isa == Isa::kAvx2 || !half_rows || format == WeightFormat::kF32) return {Packing::kFloat, avx2::gemm};
-  if (format == WeightFormat::kBF16) return {Packing::kHalf, avx512::gemm_half};
-  return {Packing::kSplit, avx512::gemm_codes};
+  const bool tiles = isa == Isa::kAmx, codes = format != WeightFormat::kBF16;
+  if (tiles) return codes ? Plan{Packing::kSplitPairs, amx::gemm_codes} : Plan{Packing::kPairs, amx::gemm_half};
+  return codes ? Plan{Packing::kSplit, avx512::gemm_codes} : Plan{Packing::kHalf, avx512::gemm_half};
 }
 
 Packed take_packed(Context& cx, const Plan& plan, int64_t rows, int64_t in) {
@@ -22,9 +23,27 @@ Packed take_packed(Context& cx, const Plan& plan, int64_t rows, int64_t in) {
   return {cx.workspace.take<std::byte, 1>({rows * stride * bytes}).data(), rows, stride, bytes};
 }
 
+namespace {
+
+// Writes a row into its tile: the pairs of a row lie as far apart as the tile has rows.
+void pack_pairs(const Packed& packed, const RowGroup& group, int64_t row, const bf16* x, int64_t in, bool split) {
+  const int64_t tile = row / kTileRows * kTileRows, rows = std::min(kTileRows, group.count - tile);
+  Half* to = reinterpret_cast<Half*>(packed.data) + (group.first + tile) * packed.stride + (row - tile) * 2;
+  const auto put = [&](int64_t column, Half value) { to[column / 2 * rows * 2 + column % 2] = value; };
+  for (int64_t k = 0; k < packed.stride; ++k) {
+    const int64_t column = split ? k / 64 * 64 + k % 2 * 32 + k % 64 / 2 : k;
+    put(column, k < in ? x[k].bits : Half{0});
+  }
+}
+
+}  // namespace
+
 template <class T>
-void pack_row(const Plan& plan, const Packed& packed, int64_t row, const T* x, int64_t in) {
-  std::byte* to = packed.data + row * packed.stride * packed.element_bytes;
+void pack_row(const Plan& plan, const Packed& packed, const RowGroup& group, int64_t row, const T* x, int64_t in) {
+  if constexpr (sizeof(T) == 2)
+    if (plan.packing == Packing::kPairs || plan.packing == Packing::kSplitPairs)
+      return pack_pairs(packed, group, row, x, in, plan.packing == Packing::kSplitPairs);
+  std::byte* to = packed.data + (group.first + row) * packed.stride * packed.element_bytes;
   std::memset(to + in * packed.element_bytes, 0, (packed.stride - in) * packed.element_bytes);
   if constexpr (sizeof(T) == 2) {
     if (plan.packing == Packing::kSplit) return avx512::split_row(reinterpret_cast<Half*>(to), &x->bits, in);
@@ -36,10 +55,10 @@ void pack_row(const Plan& plan, const Packed& packed, int64_t row, const T* x, i
   std::memcpy(to, x, in * sizeof(T));
 }
 
-GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& w, void* y, int64_t y_stride,
-                   bool y_half, int64_t begin, int64_t end) {
+GemmBlock block_of(const Packed& x, const RowGroup& group, const Weight& w, void* y, int64_t y_stride, bool y_half,
+                   int64_t begin, int64_t end) {
   GemmBlock g;
-  g.x = x.data + first * x.stride * x.element_bytes, g.x_stride = x.stride, g.tokens = count;
+  g.x = x.data + group.first * x.stride * x.element_bytes, g.x_stride = x.stride, g.tokens = group.count;
   g.format = static_cast<Format>(w.format), g.in = w.in, g.outer = w.outer;
   g.data = static_cast<const uint8_t*>(w.data), g.scales = w.scales;
   g.y = y, g.y_stride = y_stride, g.y_half = y_half;
@@ -59,20 +78,21 @@ template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
   const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
   const int64_t tokens = x.dim(0), step = choose_outputs(w.out, 8 * cx.pool.num_threads());
+  const RowGroup all{0, tokens};
   Workspace::Scope scope(cx.workspace);
   const Packed packed = take_packed(cx, plan, tokens, w.in);
   const View<std::byte, 2> scratch = take_scratch(cx, w.in);
-  run_parallel(cx, tokens, tokens * w.in / 8, [&](int64_t t, int) { pack_row(plan, packed, t, x.row(t), w.in); });
+  run_parallel(cx, tokens, tokens * w.in / 8, [&](int64_t t, int) { pack_row(plan, packed, all, t, x.row(t), w.in); });
   run_parallel(cx, (w.out + step - 1) / step, tokens * w.in * w.out, [&](int64_t i, int thread) {
-    GemmBlock g = block_of(packed, 0, tokens, w, y.data(), y.stride(0), sizeof(Y) == 2, i * step,
-                           std::min(w.out, (i + 1) * step));
+    GemmBlock g =
+        block_of(packed, all, w, y.data(), y.stride(0), sizeof(Y) == 2, i * step, std::min(w.out, (i + 1) * step));
     g.scratch = scratch.row(thread);
     plan.kernel(g);
   });
 }
 
-template void pack_row(const Plan&, const Packed&, int64_t, const float*, int64_t);
-template void pack_row(const Plan&, const Packed&, int64_t, const bf16*, int64_t);
+template void pack_row(const Plan&, const Packed&, const RowGroup&, int64_t, const float*, int64_t);
+template void pack_row(const Plan&, const Packed&, const RowGroup&, int64_t, const bf16*, int64_t);
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
 template void gemm(Context&, View<bf16, 2>, View<const bf16, 2>, const Weight&);
 template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&);

@@ -1,7 +1,7 @@
 // The two halves of every fast product: rows are packed once, then any range of outputs is a task of its own.
 //   const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
-//   const Packed x = pack_rows(cx, plan, view, nullptr, tokens);
-//   multiply(cx, plan, y, x, w);
+//   const Packed x = take_packed(cx, plan, tokens, in);     // then pack_row for each
+//   plan.kernel(block_of(x, {0, tokens}, w, y, ...));       // any range of outputs
 #pragma once
 
 #include <functional>
@@ -25,14 +25,20 @@ struct Packed {
   int64_t element_bytes = 0;
 };
 
+// Rows that are multiplied with one weight: tiles never reach over their border.
+struct RowGroup {
+  int64_t first = 0, count = 0;
+};
+
 // Room for rows of `in` columns.
 Packed take_packed(Context& cx, const Plan& plan, int64_t rows, int64_t in);
+// Packs x as the given row of its group.
 template <class T>
-void pack_row(const Plan& plan, const Packed& packed, int64_t row, const T* x, int64_t in);
+void pack_row(const Plan& plan, const Packed& packed, const RowGroup& group, int64_t row, const T* x, int64_t in);
 
-// The block of outputs [begin, end) of rows [first, first + count) of the packed x; y is the first row's output 0.
-GemmBlock block_of(const Packed& x, int64_t first, int64_t count, const Weight& w, void* y, int64_t y_stride,
-                   bool y_half, int64_t begin, int64_t end);
+// The block of outputs [begin, end) of a group of packed rows; y is its first row's output 0.
+GemmBlock block_of(const Packed& x, const RowGroup& group, const Weight& w, void* y, int64_t y_stride, bool y_half,
+                   int64_t begin, int64_t end);
 
 // Scratch for the kernels, one piece a thread.
 View<std::byte, 2> take_scratch(Context& cx, int64_t in);

@@ -21,8 +21,10 @@ constexpr int64_t kPadding = 64;
 //   kHalf: bf16 in order
 //   kSplit: bf16, in every 64 columns the 32 even ones first, then the 32 odd ones: the order in which 4- and 8-bit
 //           codes unpack
-//   kPairs: for AMX: tiles of up to 16 rows, [column / 2][row][2]
-enum class Packing { kFloat, kHalf, kSplit, kPairs };
+//   kPairs: kHalf for AMX: in tiles of up to 16 rows, [column / 2][row][2]
+//   kSplitPairs: kSplit in such tiles
+enum class Packing { kFloat, kHalf, kSplit, kPairs, kSplitPairs };
+constexpr int64_t kTileRows = 16;
 
 // The same numbers as WeightFormat.
 enum class Format : uint8_t { kF32, kBF16, kNvfp4, kMxfp8 };
@@ -145,5 +147,10 @@ template <class E>
 void attention_row(const AttentionRow<E>& a);
 void split_row(Half* packed, const Half* x, int64_t in);
 }  // namespace avx512
+
+namespace amx {
+void gemm_half(const GemmBlock& g);   // kPairs, BF16 weights
+void gemm_codes(const GemmBlock& g);  // kSplitPairs, NVFP4 and MXFP8 weights
+}  // namespace amx
 
 }  // namespace nib::cpu
