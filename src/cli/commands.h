@@ -3,6 +3,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
+#include <string_view>
+
+#include "base/status.h"
 
 namespace nib::cli {
 
@@ -10,5 +14,19 @@ namespace nib::cli {
 struct Exit {
   int code = 0;
 };
+
+// Prints "nib COMMAND: message" to standard error if the status is not ok; the exit code: 0 or 1.
+int report(std::string_view command, const Status& status);
+
+void add_eval_command(CLI::App& app, Exit& exit);           // eval
+void add_eval_command(CLI::App& app, Exit& exit);           // eval
+void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
+void add_debug_logits_command(CLI::App& debug, Exit& exit);
+void add_debug_quantize_command(CLI::App& debug, Exit& exit);
+
+// hf_home: the Hugging Face folder in which a hub id is looked up ($HF_HOME or ~/.cache/huggingface).
+void add_inspect_command(CLI::App& app, const std::filesystem::path& hf_home, Exit& exit);
+void add_plan_command(CLI::App& app, const std::filesystem::path& hf_home, Exit& exit);
+void add_check_command(CLI::App& app, const std::filesystem::path& hf_home, Exit& exit);
 
 }  // namespace nib::cli

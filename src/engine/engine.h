@@ -23,7 +23,9 @@ struct EngineConfig {
   bool priority_scheduling = false;  // else first come, first served
   int num_threads = 0;               // 0: one per core
   Isa isa = Isa::kRef;
-  int64_t seed = 0;  // of unseeded requests
+  int64_t seed = 0;                    // of unseeded requests
+  int max_logprobs = 20;               // most logprobs a position; -1: the whole vocabulary
+  bool enable_prefix_caching = false;  // not there yet: true is a start error
 };
 
 // Facts counted where they happen; read from any thread.

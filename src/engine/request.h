@@ -50,6 +50,11 @@ struct Logprobs {
   std::vector<TokenLogprob> top;
 };
 
+// When things happened to a sequence, in nanoseconds of the steady clock; 0: not yet.
+struct RequestTimes {
+  int64_t arrival_ns = 0, scheduled_ns = 0, first_token_ns = 0, last_token_ns = 0;
+};
+
 // One message of a request. Tokens of one sequence arrive in order; the last one of each sequence carries finish !=
 // kNone.
 struct TokenEvent {
@@ -61,10 +66,12 @@ struct TokenEvent {
   std::optional<int32_t> stop_token;  // the stop_token_ids entry that ended it; empty for EOS
   std::string error;                  // kError: one sentence for the client
   int64_t num_cached_tokens = 0;      // of the prompt, first event
+  RequestTimes times;                 // of this sequence, up to this event
 };
 
-// Where the engine puts a request's events: bounded, wakes its reader. A reader that lets it fill is cancelled.
-// Made by the server, shared with the engine thread.
+// Where the engine puts a request's events: bounded, wakes its reader. A reader that lets it fill is cancelled: events
+// are lost from then on, but the last one of each sequence is always taken. Made by the server, shared with the engine
+// thread.
 class EventChannel {
  public:
   EventChannel(size_t capacity, std::function<void()> wake) : capacity_(capacity), wake_(std::move(wake)) {}

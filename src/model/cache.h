@@ -23,6 +23,9 @@ struct CacheSpec {
   int64_t block_size = 0;       // positions a block; ring length of kConv
   int64_t window = 0;           // kWindow: tokens, the current one included
   int64_t bytes_per_block = 0;  // over all layers of the group
+  // The group's storage is a run of arrays [blocks, part_bytes[i]]; their sum is bytes_per_block. What it takes to copy
+  // a block from one sequence to another.
+  std::vector<int64_t> part_bytes;
 };
 
 }  // namespace nib

@@ -15,46 +15,38 @@
 
 #include "base/json.h"
 #include "base/status.h"
-#include "compute/tensor/dtype.h"
+#include "model/safetensors.h"
 
 namespace nib {
-
-struct TensorInfo {
-  std::string name;
-  DType dtype;
-  std::vector<int64_t> shape;
-  int shard = 0;       // index into shards()
-  int64_t offset = 0;  // bytes from the start of the file
-  int64_t bytes = 0;
-};
 
 class Checkpoint {
  public:
   // Reads and checks every header: size, JSON, dtype, shape x dtype = bytes, bounds, overlap, duplicates, and that
   // index and shards agree. Maps nothing yet.
   static Result<Checkpoint> open(const std::filesystem::path& folder);
+  // One safetensors file on its own, mapped: debug inputs, references.
+  static Result<Checkpoint> open_file(const std::filesystem::path& file);
 
   const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
   const std::vector<std::filesystem::path>& shards() const { return shards_; }
-  const TensorInfo* find(const std::string& name) const;       // null if absent
-  Status map();                                                // memory-maps all shards read-only
+  const TensorInfo* find(const std::string& name) const;  // null if absent
+  std::string shard_name(const TensorInfo& t) const { return shards_[t.shard].filename().string(); }
+  int64_t total_bytes() const;                                 // of all tensors
+  Status map();                                                // memory-maps all shards read-only; again is harmless
   std::span<const std::byte> data(const TensorInfo& t) const;  // REQUIRES map() was ok
 
  private:
   struct Mapping;
+  Status add_shard(const std::filesystem::path& file);
+  Status check_index(const Json& weight_map) const;
+
   std::map<std::string, TensorInfo> tensors_;
   std::vector<std::filesystem::path> shards_;
   std::vector<std::shared_ptr<const Mapping>> mappings_;
 };
 
-// Writes one safetensors file (debug outputs, tests). Each tensor: name, dtype, shape, bytes.
-struct OutTensor {
-  std::string name;
-  DType dtype;
-  std::vector<int64_t> shape;
-  std::vector<std::byte> bytes;
-};
-Status write_safetensors(const std::filesystem::path& file, std::span<const OutTensor> tensors);
+// A JSON file read whole. Errors name the file.
+Result<Json> read_json_file(const std::filesystem::path& file);
 
 // MODEL as given on the command line: a folder, or a hub id found in the local Hugging Face cache (hf_home: $HF_HOME or
 // ~/.cache/huggingface, read by main). Else one sentence says what to download where.

@@ -1,5 +1,5 @@
 // Owned, aligned memory of a fixed size, and a bump allocator over one such buffer for the activations of a step.
-//   Buffer b(bytes);                       // zeroed, 64-byte aligned
+//   Buffer b(bytes);                       // zeroed, 64-byte aligned; a large one costs no time until it is used
 //   Workspace ws(bytes);                   // reserved at start, never grows
 //   Workspace::Scope scope(ws);            // gives back at the end of the block
 //   View<float, 2> x = ws.take<float, 2>({tokens, hidden});
@@ -22,6 +22,7 @@ class Buffer {
 
  private:
   struct Free {
+    int64_t mapped_bytes = 0;  // 0: from the heap
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

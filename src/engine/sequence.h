@@ -1,0 +1,88 @@
+// The state of one sequence of a request, and of the request whose n sequences share a prompt.
+//   RequestState r(std::move(request), channel, seed, now);
+//   r.sequences[0]->tokens;
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/block_manager.h"
+#include "engine/request.h"
+#include "engine/sampling_state.h"
+
+namespace nib {
+
+struct RequestState;
+
+struct Sequence {
+  // kAttached: waits for sequence 0 to finish the prompt, then shares its blocks.
+  enum class State { kAttached, kWaiting, kRunning, kFinished };
+
+  Sequence(RequestState& r, int32_t i);
+
+  RequestState& request;
+  const int32_t index;  // 0 .. n-1
+  State state = State::kWaiting;
+  std::vector<int32_t> tokens;  // the prompt, then what was sampled
+  const int64_t num_prompt;
+  int64_t num_computed = 0;  // tokens in the cache
+  int64_t num_planned = 0;   // rows in the current step
+  SequenceCache cache;
+  SamplingState sampling;
+  RequestTimes times;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_pending() const { return num_tokens() - num_computed; }
+  int64_t num_output() const { return num_tokens() - num_prompt; }
+  std::span<const int32_t> output() const { return std::span(tokens).subspan(num_prompt); }
+};
+
+// Owned by the scheduler, dies when its last sequence has finished.
+struct RequestState {
+  RequestState(Request r, std::shared_ptr<EventChannel> events, uint64_t seed, int64_t now_ns);
+
+  const Request request;
+  const std::shared_ptr<EventChannel> channel;
+  const uint64_t seed;  // sequence i uses seed + i
+  const int64_t arrival_ns;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  int64_t num_unfinished;
+  std::vector<std::optional<Logprobs>> prompt_logprobs;  // grows with the prefill of sequence 0
+
+  int64_t num_attached() const;
+  // Prompt positions whose logprobs sequence `s` still has to produce; 0: none.
+  bool wants_prompt_logprobs(const Sequence& s) const;
+};
+
+inline Sequence::Sequence(RequestState& r, int32_t i)
+    : request(r),
+      index(i),
+      state(i == 0 ? State::kWaiting : State::kAttached),
+      tokens(r.request.prompt),
+      num_prompt(static_cast<int64_t>(r.request.prompt.size())),
+      sampling(r.request.sampling, r.seed + static_cast<uint64_t>(i), r.request.prompt) {
+  times.arrival_ns = r.arrival_ns;
+}
+
+inline RequestState::RequestState(Request r, std::shared_ptr<EventChannel> events, uint64_t s, int64_t now_ns)
+    : request(std::move(r)),
+      channel(std::move(events)),
+      seed(s),
+      arrival_ns(now_ns),
+      num_unfinished(request.sampling.n) {
+  for (int32_t i = 0; i < request.sampling.n; ++i) sequences.push_back(std::make_unique<Sequence>(*this, i));
+  if (request.sampling.num_prompt_logprobs >= 0) prompt_logprobs.emplace_back();  // nothing predicts the first token
+}
+
+inline int64_t RequestState::num_attached() const {
+  int64_t n = 0;
+  for (const auto& s : sequences) n += s->state == Sequence::State::kAttached;
+  return n;
+}
+
+inline bool RequestState::wants_prompt_logprobs(const Sequence& s) const {
+  return s.index == 0 && !prompt_logprobs.empty() && static_cast<int64_t>(prompt_logprobs.size()) < s.num_prompt;
+}
+
+}  // namespace nib

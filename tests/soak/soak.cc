@@ -1,0 +1,361 @@
+// Random requests with cancels, tiny pools and preemption: every pool must be full again and every answer equal to its
+// solo run. Two parts over a network that hashes its history (stepped by hand; through the engine's thread and slow
+// readers), and one over a real model folder if given.
+//   soak --requests 2000 [--seed 1] [--model DIR] [--report FILE]
+#include <CLI/CLI.hpp>
+#include <condition_variable>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "engine/testing/step_loop.h"
+
+namespace nib::testing {
+namespace {
+
+struct Tally {
+  int64_t requests = 0, sequences = 0, cancelled = 0, slow_readers = 0, poisoned = 0, preemptions = 0, steps = 0,
+          tokens = 0;
+
+  void add(const Tally& t) {
+    requests += t.requests, sequences += t.sequences, cancelled += t.cancelled, slow_readers += t.slow_readers;
+    poisoned += t.poisoned, preemptions += t.preemptions, steps += t.steps, tokens += t.tokens;
+  }
+};
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : rng_(seed) {}
+  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng_); }
+  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(rng_); }
+  bool one_in(int64_t n) { return between(1, n) == 1; }
+
+ private:
+  std::mt19937_64 rng_;
+};
+
+struct Limits {
+  int64_t max_prompt, max_tokens, vocab;
+  bool poison;
+};
+
+void randomise(Random& random, SamplingParams& p, int64_t vocab) {
+  const auto id = [&] { return static_cast<int32_t>(random.between(0, vocab - 2)); };
+  p.temperature = random.one_in(3) ? 0 : random.real(0.2, 2);
+  p.seed = random.between(0, 1 << 30);
+  p.n = p.temperature > 0 && random.one_in(4) ? random.between(2, 4) : 1;
+  p.eos_token_ids = {0};
+  if (random.one_in(4)) p.top_k = random.between(1, 20);
+  if (random.one_in(4)) p.top_p = random.real(0.1, 1);
+  if (random.one_in(6)) p.min_p = random.real(0, 0.3);
+  if (random.one_in(5)) p.repetition_penalty = random.real(0.7, 1.5);
+  if (random.one_in(5)) p.presence_penalty = random.real(-1, 2);
+  if (random.one_in(5)) p.frequency_penalty = random.real(-1, 2);
+  if (random.one_in(6)) p.logit_bias = {{id(), 3.0f}, {id(), -50.0f}};
+  if (random.one_in(8)) p.allowed_token_ids = {id(), id(), id(), 0};
+  if (random.one_in(6)) p.bad_words = {{id()}, {id(), id()}};
+  if (random.one_in(5)) p.stop_token_ids = {id(), id()};
+  if (random.one_in(6)) p.ignore_eos = true;
+  if (random.one_in(5)) p.min_tokens = random.between(0, p.max_tokens);
+  if (random.one_in(4)) p.num_logprobs = static_cast<int>(random.between(0, 4));
+  if (random.one_in(8)) p.num_prompt_logprobs = static_cast<int>(random.between(0, 2));
+  if (random.one_in(8)) p.processed_logprobs = true;
+}
+
+Request random_request(Random& random, const Limits& limits, Tally& tally) {
+  Request r;
+  for (int64_t i = random.between(1, limits.max_prompt); i > 0; --i)
+    r.prompt.push_back(static_cast<int32_t>(random.between(1, limits.vocab - 2)));
+  r.sampling.max_tokens = random.between(1, limits.max_tokens);
+  r.priority = random.between(0, 3);
+  randomise(random, r.sampling, limits.vocab);
+  if (limits.poison && random.one_in(50)) {
+    r.prompt.back() = FakeNetwork::kPoison;
+    ++tally.poisoned;
+  }
+  ++tally.requests;
+  tally.sequences += r.sampling.n;
+  return r;
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  std::cerr << "soak failed: " << what << "\n";
+  std::exit(1);
+}
+
+// A cancelled sequence has a beginning of its answer, any other has all of it.
+void check(const Answer& got, const Answer& expected, bool cancelled, const std::string& where) {
+  if (got == expected) return;
+  const bool begins = got.tokens.size() <= expected.tokens.size() &&
+                      std::equal(got.tokens.begin(), got.tokens.end(), expected.tokens.begin());
+  if (cancelled && got.finish == FinishReason::kAbort && begins) return;
+  std::ostringstream message;
+  message << where << (cancelled ? " (cancelled)" : "") << "\n  got      " << got << "\n  expected " << expected;
+  fail(message.str());
+}
+
+using Solo = std::function<Answer(const Request&, int32_t)>;
+
+// Up to 60 requests arrive at random steps of one loop; some are cancelled at random steps.
+void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t count, const Solo& solo, Tally& tally,
+                 const std::string& where) {
+  std::vector<Request> requests;
+  std::vector<bool> cancelled;
+  bool working = true;
+  while (static_cast<int64_t>(requests.size()) < count || working) {
+    while (static_cast<int64_t>(requests.size()) < count && random.one_in(3)) {
+      requests.push_back(random_request(random, limits, tally));
+      cancelled.push_back(false);
+      loop.add(requests.back());
+    }
+    if (!requests.empty() && random.one_in(12)) {
+      const int64_t i = random.between(0, static_cast<int64_t>(requests.size()) - 1);
+      tally.cancelled += !cancelled[i] && loop.answer(i + 1, 0).finish == FinishReason::kNone;
+      cancelled[i] = true;
+      loop.cancel(i + 1);
+    }
+    working = loop.step();
+  }
+  for (size_t i = 0; i < requests.size(); ++i)
+    for (int32_t k = 0; k < requests[i].sampling.n; ++k) {
+      const Answer& got = loop.answer(i + 1, k);
+      tally.tokens += static_cast<int64_t>(got.tokens.size());
+      check(got, solo(requests[i], k), cancelled[i], fmt::format("{}, request {}, sequence {}", where, i + 1, k));
+    }
+  if (!loop.pools_full()) fail(where + ": a pool is not full again");
+  tally.preemptions += loop.stats().num_preemptions;
+  tally.steps += loop.stats().num_steps;
+}
+
+StepLoopConfig random_config(Random& random) {
+  StepLoopConfig c;
+  c.shape.block_size = random.between(1, 5);
+  c.shape.window = random.between(1, 12);
+  c.max_num_batched_tokens = random.between(1, 24);
+  c.max_prompt_logit_rows = random.between(1, 6);
+  c.max_model_len = 64;
+  c.priority = random.one_in(2);
+  const int64_t seats = random.between(1, std::min<int64_t>(8, c.max_num_batched_tokens));
+  const std::vector<CacheSpec> specs = FakeNetwork(c.shape).cache_specs();
+  c.pools = {0, 0, seats};
+  for (int g : {0, 1})  // one sequence of any length, and little more
+    c.pools[g] = blocks_of_sequence(specs[g], c.max_model_len, c.max_num_batched_tokens) + random.between(0, 8);
+  return c;
+}
+
+void soak_stepped(Random& random, int64_t count, Tally& tally) {
+  for (int64_t done = 0; done < count; done += 50) {
+    FakeLoop loop(random_config(random));
+    run_stepped(
+        loop, random, {40, 24, FakeNetwork::kVocab, true}, std::min<int64_t>(50, count - done),
+        [&](const Request& r, int32_t k) { return loop.solo(r, k); }, tally, fmt::format("stepped {}", done));
+  }
+}
+
+// One request through the engine's thread. The slow one sleeps while its small channel fills.
+class Client {
+ public:
+  enum class Mood { kReads, kCancels, kIsSlow };
+
+  Client(Engine& engine, Request r, Mood mood)
+      : request(std::move(r)), mood_(mood), channel_(std::make_shared<EventChannel>(capacity(), [this] { wake(); })) {
+    const Result<uint64_t> id = engine.submit(request, channel_);
+    if (!id.ok()) fail(id.status().message());
+    id_ = *id;
+  }
+
+  void read(Engine& engine) {
+    for (int64_t finished = 0; finished < request.sampling.n;) {
+      wait();
+      if (mood_ == Mood::kCancels) engine.cancel(id_);
+      for (const TokenEvent& e : channel_->drain()) {
+        append(answers[e.sequence], e);
+        finished += e.finish != FinishReason::kNone;
+      }
+    }
+  }
+
+  bool cancels() const { return mood_ == Mood::kCancels; }
+  bool overflowed() const { return channel_->overflowed(); }
+
+  const Request request;
+  std::map<int32_t, Answer> answers;
+
+ private:
+  size_t capacity() const { return mood_ == Mood::kIsSlow ? 2 : 4096; }
+
+  void wake() {
+    std::lock_guard lock(mutex_);
+    woken_ = true;
+    condition_.notify_all();
+  }
+
+  void wait() {
+    if (mood_ == Mood::kIsSlow) return std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [&] { return woken_; });
+    woken_ = false;
+  }
+
+  const Mood mood_;
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool woken_ = false;
+  std::shared_ptr<EventChannel> channel_;
+  uint64_t id_ = 0;
+};
+
+std::unique_ptr<Engine> start_tiny_engine() {
+  EngineConfig c;
+  c.max_model_len = 64;
+  c.max_num_seqs = 6;
+  c.max_num_batched_tokens = 16;
+  c.num_threads = 2;
+  c.kv_cache_memory_bytes = 1800;  // one sequence of any length, and little more
+  Result<std::unique_ptr<Engine>> engine = Engine::start(std::make_unique<FakeNetwork>(), c);
+  if (!engine.ok()) fail(engine.status().message());
+  return std::move(*engine);
+}
+
+Client::Mood random_mood(Random& random) {
+  return random.one_in(10) ? Client::Mood::kCancels : random.one_in(20) ? Client::Mood::kIsSlow : Client::Mood::kReads;
+}
+
+// Four client threads, each with up to 20 requests open at a time.
+void soak_threaded(Random& random, int64_t count, Tally& tally) {
+  const std::unique_ptr<Engine> engine = start_tiny_engine();
+  std::mutex mutex;  // of tally
+  const auto client_thread = [&](uint64_t seed, int64_t share) {
+    Random own(seed);
+    for (int64_t done = 0; done < share; done += 20) {
+      Tally mine;
+      std::vector<std::unique_ptr<Client>> clients;
+      for (int64_t i = done; i < std::min(share, done + 20); ++i) {
+        Request r = random_request(own, {40, 24, FakeNetwork::kVocab, true}, mine);
+        clients.push_back(std::make_unique<Client>(*engine, std::move(r), random_mood(own)));
+      }
+      for (auto& c : clients) {
+        c->read(*engine);
+        mine.cancelled += c->cancels();
+        mine.slow_readers += c->overflowed();
+        for (auto& [k, got] : c->answers) {
+          const Answer expected = solo_answer(FakeNetwork(), c->request, k, *c->request.sampling.seed, 64);
+          check(got, expected, c->cancels() || c->overflowed(), "threaded");
+          mine.tokens += static_cast<int64_t>(got.tokens.size());
+        }
+      }
+      std::lock_guard lock(mutex);
+      tally.add(mine);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back(client_thread, random.between(0, 1 << 30), count * (t + 1) / 4 - count * t / 4);
+  for (std::thread& t : threads) t.join();
+  const EngineStats s = engine->stats();
+  if (s.num_running + s.num_waiting != 0 || s.kv_cache_usage != 0) fail("threaded: the engine still holds something");
+  tally.preemptions += s.num_preemptions;
+  tally.steps += s.num_steps;
+}
+
+// A real model in tiny pools against the same model serving one sequence at a time from large ones.
+void soak_model(const std::string& folder, bool f32, Random& random, int64_t count, Tally& tally) {
+  const auto load = [&] {
+    LoadOptions options;
+    options.f32 = f32;
+    Result<std::unique_ptr<Network>> network = load_network(folder, options);
+    if (!network.ok()) fail(network.status().message());
+    return std::move(*network);
+  };
+  const std::vector<CacheSpec> specs = load()->cache_specs();
+  const int64_t vocab = load()->config().unpadded_vocab_size;
+  StepLoopConfig roomy, tiny;
+  roomy.max_model_len = tiny.max_model_len = std::min<int64_t>(128, load()->config().max_position);
+  roomy.isa = tiny.isa = best_isa();
+  roomy.max_num_batched_tokens = 64;
+  roomy.pools.clear();
+  for (const CacheSpec& s : specs) roomy.pools.push_back(blocks_of_sequence(s, roomy.max_model_len, 64));
+  StepLoop alone(roomy, load());
+  uint64_t last = 0;
+  const Solo solo = [&](const Request& r, int32_t k) {
+    if (k == 0) last = alone.add(r), alone.run();
+    return alone.answer(last, k);
+  };
+  for (int64_t done = 0; done < count; done += 50) {
+    tiny.max_num_batched_tokens = random.between(6, 40);
+    tiny.priority = random.one_in(2);
+    tiny.num_threads = static_cast<int>(random.between(1, 2));
+    tiny.pools.clear();
+    for (const CacheSpec& s : specs)
+      tiny.pools.push_back(blocks_of_sequence(s, tiny.max_model_len, tiny.max_num_batched_tokens) +
+                           random.between(0, 4));
+    tiny.pools.back() = random.between(1, 6);
+    StepLoop loop(tiny, load());
+    run_stepped(loop, random, {90, 30, vocab, false}, std::min<int64_t>(50, count - done), solo, tally,
+                fmt::format("model {}", done));
+  }
+}
+
+struct Part {
+  std::string name;
+  Tally tally;
+  double seconds = 0;
+};
+
+void print_report(std::ostream& out, const std::vector<Part>& parts, uint64_t seed) {
+  const std::time_t now = std::time(nullptr);
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
+  out << "# Soak report\n\n"
+      << "`make soak` on " << date << ", seed " << seed << ": passed. Every answer equals its solo run, and every pool "
+      << "of blocks and slots was full again at the end.\n\n"
+      << "| part | requests | sequences | cancelled | slow readers | NaN rows | preemptions | steps | tokens | seconds "
+         "|\n"
+      << "|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const Part& p : parts) {
+    const Tally& t = p.tally;
+    out << fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1f} |\n", p.name, t.requests, t.sequences,
+                       t.cancelled, t.slow_readers, t.poisoned, t.preemptions, t.steps, t.tokens, p.seconds);
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Random requests with cancels, tiny pools and preemption, each compared with its solo run");
+  int64_t requests = 2000, model_requests = 0;
+  uint64_t seed = 1;
+  std::string model, report;
+  app.add_option("--requests", requests, "over the hashing network, half of them through the engine's thread");
+  app.add_option("--seed", seed);
+  app.add_option("--model", model, "folder of a small real model");
+  app.add_option("--model-requests", model_requests, "over the real model, half of them in FP32");
+  app.add_option("--report", report, "Markdown file to write");
+  CLI11_PARSE(app, argc, argv);
+
+  std::vector<Part> parts;
+  const auto part = [&](const std::string& name, const std::function<void(Random&, Tally&)>& body) {
+    std::cerr << name << ", seed " << seed << " ..." << std::endl;
+    Random random(seed + parts.size());
+    parts.push_back({name, {}, 0});
+    const auto start = std::chrono::steady_clock::now();
+    body(random, parts.back().tally);
+    parts.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  part("stepped", [&](Random& random, Tally& tally) { soak_stepped(random, requests - requests / 2, tally); });
+  part("threaded", [&](Random& random, Tally& tally) { soak_threaded(random, requests / 2, tally); });
+  if (!model.empty()) {
+    for (const bool f32 : {false, true})
+      part(f32 ? "model, f32" : "model, bf16",
+           [&](Random& random, Tally& tally) { soak_model(model, f32, random, model_requests / 2, tally); });
+  }
+  print_report(std::cout, parts, seed);
+  if (std::ofstream file(report); !report.empty()) print_report(file, parts, seed);
+  return 0;
+}
+
+}  // namespace
+}  // namespace nib::testing
+
+int main(int argc, char** argv) { return nib::testing::run(argc, argv); }
