@@ -19,10 +19,10 @@ struct Exit {
 int report(std::string_view command, const Status& status);
 
 void add_eval_command(CLI::App& app, Exit& exit);           // eval
-void add_eval_command(CLI::App& app, Exit& exit);           // eval
 void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
 void add_debug_logits_command(CLI::App& debug, Exit& exit);
 void add_debug_quantize_command(CLI::App& debug, Exit& exit);
+void add_bench_ops_command(CLI::App& bench, Exit& exit);
 
 // hf_home: the Hugging Face folder in which a hub id is looked up ($HF_HOME or ~/.cache/huggingface).
 void add_inspect_command(CLI::App& app, const std::filesystem::path& hf_home, Exit& exit);

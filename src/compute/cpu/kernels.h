@@ -108,7 +108,9 @@ constexpr int64_t attention_scratch(int64_t group, int64_t head_dim) {
 namespace avx2 {
 template <class E>
 void attention_row(const AttentionRow<E>& a);
-void gemm(const GemmBlock& g);  // kFloat
+void gemm(const GemmBlock& g);                              // kFloat
+int64_t multiply_registers(int64_t rounds);                 // at full rate; the operations done
+int64_t read_memory(const std::byte* data, int64_t bytes);  // every byte once; a value that depends on them
 
 template <class Y, class X>
 void rms_norm_row(Y* y, const X* x, const Y* weight, int64_t n, float eps);  // weight may be null
@@ -146,11 +148,13 @@ void gemm_codes(const GemmBlock& g);  // kSplit, NVFP4 and MXFP8 weights
 template <class E>
 void attention_row(const AttentionRow<E>& a);
 void split_row(Half* packed, const Half* x, int64_t in);
+int64_t multiply_registers(int64_t rounds);
 }  // namespace avx512
 
 namespace amx {
 void gemm_half(const GemmBlock& g);   // kPairs, BF16 weights
 void gemm_codes(const GemmBlock& g);  // kSplitPairs, NVFP4 and MXFP8 weights
+int64_t multiply_registers(int64_t rounds);
 }  // namespace amx
 
 }  // namespace nib::cpu
