@@ -1,1 +1,42 @@
-int main() { return 2; }
+// The binary nib: lists the commands, reads the environment, hands out exit codes.
+#include <cstdlib>
+
+#include "cli/commands.h"
+
+namespace {
+
+std::string environment_value(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+nib::cli::Environment read_environment() {
+  nib::cli::Environment env;
+  env.start = std::chrono::steady_clock::now();
+  env.hf_home = environment_value("HF_HOME");
+  if (env.hf_home.empty()) env.hf_home = std::filesystem::path(environment_value("HOME")) / ".cache/huggingface";
+  env.vllm_api_key = environment_value("VLLM_API_KEY");
+  env.openai_api_key = environment_value("OPENAI_API_KEY");
+  return env;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const nib::cli::Environment env = read_environment();
+  nib::cli::Exit exit;
+  CLI::App app{"Nib serves the Inkling models", "nib"};
+  app.require_subcommand(1);
+  nib::cli::add_serve_command(app, env, exit);
+  nib::cli::add_eval_command(app, exit);
+  CLI::App& debug = *app.add_subcommand("debug", "Looks inside");
+  debug.require_subcommand(1);
+  nib::cli::add_debug_text_commands(debug, exit);
+  nib::cli::add_debug_logits_command(debug, exit);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  return exit.code;
+}

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <string>
 #include <filesystem>
 #include <string_view>
 
@@ -10,16 +13,25 @@
 
 namespace nib::cli {
 
+// What main read of the environment, once.
+struct Environment {
+  std::chrono::steady_clock::time_point start;  // of the process
+  std::filesystem::path hf_home;                // $HF_HOME or ~/.cache/huggingface
+  std::string vllm_api_key, openai_api_key;
+};
+
 // Each registers its subcommands; a command's callback sets the exit code: 0 fine, 1 failed, 2 bad usage.
 struct Exit {
   int code = 0;
 };
 
+void add_serve_command(CLI::App& app, const Environment& env, Exit& exit);
 // Prints "nib COMMAND: message" to standard error if the status is not ok; the exit code: 0 or 1.
 int report(std::string_view command, const Status& status);
 
 void add_eval_command(CLI::App& app, Exit& exit);           // eval
 void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
+void add_bench_step_command(CLI::App& bench, Exit& exit);
 void add_debug_logits_command(CLI::App& debug, Exit& exit);
 void add_debug_quantize_command(CLI::App& debug, Exit& exit);
 void add_bench_ops_command(CLI::App& bench, Exit& exit);

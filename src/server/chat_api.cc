@@ -113,7 +113,6 @@ Result<ParsedChat> parse_chat(const Service& service, const HttpRequest& request
   NIB_TRY(check_tools(prompt.tools));
   NIB_ASSIGN(out.parser, read_parser_options(body, service, prompt));
   NIB_TRY(fit_to_context(o, service, prompt.ids));
-  o.sampling.eos_token_ids = service.fallback.sampling.eos_token_ids;
   NIB_TRY(check_sampling(o.sampling, std::ssize(prompt.ids), service.vocab_size(), service.max_model_len(),
                          service.config.max_logprobs));
   if (o.echo) out.plan.echoed = last_message_text(body);

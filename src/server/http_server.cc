@@ -540,14 +540,14 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerConfig& co
 int HttpServer::port() const { return impl_->port; }
 int HttpServer::num_connections() const { return impl_->num_connections; }
 
-void HttpServer::drain(std::chrono::milliseconds timeout) {
+void HttpServer::drain(std::chrono::milliseconds timeout, const std::function<bool()>& hurry) {
   impl_->draining = true;
   asio::post(*impl_->loops[0]->io, [impl = impl_.get()] { impl->stop_accepting(); });
   impl_->for_each_session([](Session& s) {
     if (s.idle()) s.close();
   });
   const auto end = std::chrono::steady_clock::now() + timeout;
-  while (impl_->num_connections > 0 && std::chrono::steady_clock::now() < end)
+  while (impl_->num_connections > 0 && std::chrono::steady_clock::now() < end && !hurry())
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 

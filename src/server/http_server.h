@@ -34,8 +34,9 @@ class HttpServer {
 
   int port() const;
   int num_connections() const;
-  // Stops accepting, closes idle connections, waits for requests that run; what is left after timeout is closed.
-  void drain(std::chrono::milliseconds timeout);
+  // Stops accepting, closes idle connections and waits for requests that run: at most timeout, or until hurry() says
+  // so.
+  void drain(std::chrono::milliseconds timeout, const std::function<bool()>& hurry);
 
  private:
   struct Impl;

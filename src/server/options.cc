@@ -112,7 +112,7 @@ void read_stops(Fields& f, GenerateOptions& o) {
 
 void read_stream_options(Fields& f, const Service& service, GenerateOptions& o) {
   o.stream = f.boolean("stream").value_or(false);
-  o.stream_interval = f.integer("stream_interval", 1, kMostInt).value_or(1);
+  o.stream_interval = f.integer("stream_interval", 1, kMostInt).value_or(service.config.stream_interval);
   o.include_usage = o.stream && service.config.force_include_usage;
   o.continuous_usage = o.include_usage;
   const Json* options = f.object("stream_options");
@@ -173,7 +173,7 @@ Result<GenerateOptions> read_options(Fields& f, const Service& service, const Ht
   read_cache_salt(f);
   o.skip_special_tokens = f.boolean("skip_special_tokens").value_or(true);
   o.return_token_ids = f.boolean("return_token_ids").value_or(false);
-  o.tokens_as_ids = f.boolean("return_tokens_as_token_ids").value_or(false);
+  o.tokens_as_ids = f.boolean("return_tokens_as_token_ids").value_or(service.config.tokens_as_ids);
   o.return_prompt_text = f.boolean("return_prompt_text").value_or(false);
   o.echo = f.boolean("echo").value_or(false);
   o.truncate_prompt_tokens = f.integer("truncate_prompt_tokens", -1, kMostInt);

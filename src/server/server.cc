@@ -35,9 +35,9 @@ Server::~Server() {
   if (stats_thread_.joinable()) stats_thread_.join();
 }
 
-void Server::drain() {
+void Server::drain(const std::function<bool()>& hurry) {
   api_.start_draining();
-  http_->drain(config_.shutdown_timeout);
+  http_->drain(config_.shutdown_timeout, hurry);
 }
 
 // One line each interval in which something happened.

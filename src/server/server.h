@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -39,8 +40,8 @@ class Server {
 
   int port() const { return http_->port(); }
   Engine& engine() { return *engine_; }
-  // Refuses new requests and waits, at most shutdown_timeout, for those that run.
-  void drain();
+  // Refuses new requests and waits for those that run: at most shutdown_timeout, or until hurry() says so.
+  void drain(const std::function<bool()>& hurry = [] { return false; });
 
  private:
   Server(const ServerConfig& config, ServedModel model);

@@ -36,6 +36,8 @@ struct ApiConfig {
   bool exclude_tools_when_none = false;
   bool allow_special_in_text = false;
   bool log_requests = false;
+  bool tokens_as_ids = false;   // logprobs name tokens token_id:N, in every answer
+  int64_t stream_interval = 1;  // tokens a chunk
   NoneEffortPolicy none_effort_policy = NoneEffortPolicy::kCondition;
   Json default_template_kwargs = Json::object();
   std::vector<std::string> cors_origins = {"*"}, cors_methods = {"*"}, cors_headers = {"*"};

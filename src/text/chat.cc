@@ -160,7 +160,7 @@ class Renderer {
   Status render_assistant(const Json& message, const std::string& where) {
     NIB_ASSIGN(const std::string_view reasoning, read_reasoning(message, where));
     if (!reasoning.empty()) block(format_.message_model, {}, format_.content_thinking, reasoning);
-    NIB_ASSIGN(const std::string text_only, check_text_only(message, where));
+    NIB_TRY(check_text_only(message, where));
     NIB_TRY(render_parts(message, where, format_.message_model));
     NIB_TRY(render_calls(field(message, "tool_calls"), where + ".tool_calls"));
     control(format_.end_sampling);
@@ -184,27 +184,29 @@ class Renderer {
   }
 
   Status render_tool_result(const Json& message, const std::string& where) {
-    NIB_ASSIGN(const std::string text, check_text_only(message, where));
-    std::string name;
-    if (has_text(field(message, "name")))
-      name = field(message, "name").get<std::string>();
-    else if (const Json& id = field(message, "tool_call_id"); id.is_string())
-      if (const auto call = call_names_.find(id.get<std::string>()); call != call_names_.end()) name = call->second;
-    block(format_.message_tool, name, format_.content_text, text);
+    NIB_TRY(check_text_only(message, where));
+    NIB_ASSIGN(const std::vector<Part> parts, read_content(message, where));
+    std::string text;
+    for (const Part& part : parts) text += part.text;
+    block(format_.message_tool, tool_name(message), format_.content_text, text);
     return {};
   }
 
-  // The text of all parts, joined; an image is refused.
-  Result<std::string> check_text_only(const Json& message, const std::string& where) {
+  // A result names its tool, or the call that it answers; else it has no name.
+  std::string tool_name(const Json& message) const {
+    if (has_text(field(message, "name"))) return field(message, "name").get<std::string>();
+    const Json& id = field(message, "tool_call_id");
+    const auto call = id.is_string() ? call_names_.find(id.get<std::string>()) : call_names_.end();
+    return call == call_names_.end() ? std::string() : call->second;
+  }
+
+  Status check_text_only(const Json& message, const std::string& where) const {
     NIB_ASSIGN(const std::vector<Part> parts, read_content(message, where));
-    std::string text;
-    for (const Part& part : parts) {
+    for (const Part& part : parts)
       if (part.image != nullptr)
         return invalid_param("messages", "{}: a message of role {} cannot hold an image", where,
                              field(message, "role").dump());
-      text += part.text;
-    }
-    return text;
+    return {};
   }
 
   void text_block(TokenId role, std::string_view body) { block(role, {}, format_.content_text, body); }

@@ -3,6 +3,8 @@
 
 #include <pcre2.h>
 
+#include "base/log.h"
+
 namespace nib {
 
 namespace {
@@ -69,11 +71,12 @@ Result<Splitter> Splitter::compile(const std::string& pattern) {
   const std::string text = with_unicode_spaces(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP,
-                                   &error, &offset, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code == nullptr)
     return invalid("the split pattern is no valid regular expression at byte {}: {}", offset, message_of(error));
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it the interpreter gives the same matches
+  if (const int rc = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); rc != 0)
+    log::warn("the split pattern is not compiled to machine code, encoding is slower: {}", message_of(rc));
   return Splitter(code);
 }
 

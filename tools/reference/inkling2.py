@@ -7,7 +7,8 @@
 
 One sequence at a time. `State` is all that a sequence keeps between calls: final K and V rows and three old inputs of each short
 convolution. With bf16=True activations are rounded where a BF16 engine rounds them: after projections, convolutions, residual
-additions and mixtures with their norm.
+additions and mixtures with their norm, at the relative profile, around tau and on both sides of the output
+gate.
 """
 import json
 import math
@@ -236,16 +237,18 @@ class Model:
         tau = torch.ones(T, dtype=self.dtype)
         if layer.full and c.log_scaling_n_floor:
             tau = 1 + c.log_scaling_alpha * torch.log(((here + 1).to(self.dtype) / c.log_scaling_n_floor).clamp(min=1))
-        profile = torch.einsum("tnd,de->tne", r, layer.table)                            # one bias for each head and distance
-        bias = profile[..., :layer.extent].gather(2, distance.clamp(0, layer.extent - 1)[:, None].expand(-1, nq, -1))
+        profile = self.round(torch.einsum("tnd,de->tne", r, layer.table))                # one bias for each head and distance
+        q, biases = self.round(q * tau[:, None, None]), self.round(profile[..., :layer.extent] * tau[:, None, None])
+        bias = biases.gather(2, distance.clamp(0, layer.extent - 1)[:, None].expand(-1, nq, -1))
         bias = bias * (distance < layer.extent)[:, None]
         group = nq // c.num_key_value_heads
         score = torch.einsum("tnd,snd->tns", q / math.sqrt(c.head_dim), k.repeat_interleave(group, 1)) + bias
-        score = (score * tau[:, None, None]).masked_fill(~visible[:, None], -math.inf)
+        score = score.masked_fill(~visible[:, None], -math.inf)
         out = torch.einsum("tns,snd->tnd", torch.softmax(score, -1), v.repeat_interleave(group, 1))
         if c.sink_source != "none":                              # the sink takes a share of the probability and adds no value
             z = x["q"] @ layer.w["sink"].T if c.sink_source == "linear" else profile[..., layer.extent]
             out = out * torch.sigmoid(torch.logsumexp(score, -1) - z)[..., None]
+        out = self.round(out)
         if layer.w.get("gate") is not None:
             out = out * torch.sigmoid(heads(self.linear(x["q"], layer.w["gate"])))
         if not layer.full:                                       # only window-1 old rows will be seen again

@@ -30,7 +30,7 @@ std::byte* from_system(int64_t bytes) {
 
 }  // namespace
 
-void Buffer::Free::operator()(std::byte* p) const {
+void FreeBuffer::operator()(std::byte* p) const {
   if (mapped_bytes > 0)
     munmap(p, mapped_bytes);
   else
@@ -40,7 +40,8 @@ void Buffer::Free::operator()(std::byte* p) const {
 Buffer::Buffer(int64_t bytes) : size_(bytes) {
   NIB_CHECK(bytes >= 0, "{} bytes", bytes);
   const bool map = bytes >= kMapFrom;
-  data_ = {map ? from_system(bytes) : from_heap(bytes), Free{map ? bytes : 0}};
+  data_ = std::unique_ptr<std::byte[], FreeBuffer>(map ? from_system(bytes) : from_heap(bytes),
+                                                   FreeBuffer{map ? bytes : 0});
 }
 
 std::byte* Workspace::take_bytes(int64_t bytes) {

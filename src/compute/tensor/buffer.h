@@ -13,6 +13,12 @@
 
 namespace nib {
 
+// Deleter of a Buffer.
+struct FreeBuffer {
+  int64_t mapped_bytes = 0;  // 0: from the heap
+  void operator()(std::byte* p) const;
+};
+
 class Buffer {
  public:
   Buffer() = default;
@@ -21,11 +27,7 @@ class Buffer {
   int64_t size() const { return size_; }
 
  private:
-  struct Free {
-    int64_t mapped_bytes = 0;  // 0: from the heap
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte[], Free> data_;
+  std::unique_ptr<std::byte[], FreeBuffer> data_;
   int64_t size_ = 0;
 };
 

@@ -1,0 +1,199 @@
+// plan, inspect, check and debug quantize as a user runs them: output, files and exit codes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/commands.h"
+#include "model/checkpoint.h"
+#include "model/testing/make_checkpoint.h"
+
+namespace nib::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const fs::path kSource = NIB_SOURCE_DIR;
+
+struct Run {
+  int code = 0;
+  std::string out, error;
+};
+
+Run nib(std::vector<std::string> args) {
+  CLI::App app;
+  Exit exit;
+  CLI::App& debug = *app.add_subcommand("debug");
+  add_plan_command(app, "/no-hub", exit);
+  add_inspect_command(app, "/no-hub", exit);
+  add_check_command(app, "/no-hub", exit);
+  add_debug_quantize_command(debug, exit);
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  try {
+    std::reverse(args.begin(), args.end());
+    app.parse(args);
+  } catch (const CLI::ParseError&) {
+    exit.code = 2;
+  }
+  std::fflush(stdout);
+  return {exit.code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+}
+
+TEST(PlanCommand, PrintsTheRankOfInkling2Small) {
+  const std::string config = (kSource / "configs/inkling-2-small.json").string();
+  const Run run = nib({"plan", config, "--tensor-parallel-size", "4", "--bandwidth", "4540"});
+  EXPECT_EQ(run.code, 0) << run.error;
+  for (const char* figure : {"376.09 GB      94.02 GB", "9.40 GB       2.35 GB", "1.85 GB       0.46 GB",
+                             "1.85 GB       1.85 GB", "0.17 GB       0.17 GB", "time at 4540 GB/s a rank"})
+    EXPECT_THAT(run.out, HasSubstr(figure));
+  const Run json = nib({"plan", config, "--json"});
+  ASSERT_TRUE(parse_json(json.out).ok());
+  EXPECT_EQ(parse_json(json.out)->at("cache").at("full_bytes_per_token"), 32768);
+}
+
+TEST(Commands, BadUseAndBadInputEndInOneSentence) {
+  const std::string config = (kSource / "configs/inkling-2-small.json").string();
+  struct Case {
+    std::vector<std::string> args;
+    int code;
+    const char* error;
+  };
+  const Case cases[] = {
+      {{"plan"}, 2, ""},
+      {{"plan", config, "--tensor-parallel-size", "0"}, 2, ""},
+      {{"plan", config, "--tensor-parallel-size", "3"}, 1, "nib plan: --tensor-parallel-size 3 does not divide"},
+      {{"plan", "org/model"}, 1, "nib plan: org/model: neither a folder nor in the Hugging Face cache"},
+      {{"inspect", "nowhere"}, 1, "nib inspect: nowhere: no such folder"},
+      {{"check", (kSource / "configs").string()}, 1, "config.json: cannot be read"},
+      {{"debug", "quantize", "--format", "int3", "--in", "a", "--out", "b"}, 2, ""},
+      {{"debug", "quantize", "--format", "nvfp4", "--in", "/no-file", "--out", "b"}, 1, "/no-file: cannot be read"},
+  };
+  for (const Case& c : cases) {
+    const Run run = nib(c.args);
+    EXPECT_EQ(run.code, c.code) << c.args[0];
+    EXPECT_THAT(run.error, HasSubstr(c.error));
+    EXPECT_LE(std::count(run.error.begin(), run.error.end(), '\n'), 1);
+  }
+}
+
+TEST(InspectCommand, ListsTensorsUsesAndConfig) {
+  const Run run = nib({"inspect", (kSource / "tests/data/oracle/inkling-tiny-nvfp4").string()});
+  EXPECT_EQ(run.code, 0) << run.error;
+  for (const char* line : {"model.llm.layers.3.mlp.experts.w13_weight.scale2", "131 tensors, 822194 bytes in 1 file",
+                           "not used by the text network", "activation scales (not read)", "warning: 4 expert tensors",
+                           "\"InklingForConditionalGeneration\""})
+    EXPECT_THAT(run.out, HasSubstr(line));
+  const Run json = nib({"inspect", "--json", (kSource / "tests/data/oracle/inkling2-tiny-a").string()});
+  EXPECT_EQ(parse_json(json.out)->at("tensors").size(), 312u);
+}
+
+TEST(CheckCommand, PassesAHealthyCheckpointAndFailsADamagedOne) {
+  TempFolder temp;
+  ASSERT_TRUE(make_tiny_checkpoint({}, temp.path()).ok());
+  EXPECT_EQ(nib({"check", temp.path().string()}).code, 0);
+  const Result<Checkpoint> c = Checkpoint::open(temp.path());
+  const int64_t at = c->find("model.llm.layers.3.mlp.experts.w2_weight_scale")->offset;
+  std::fstream file(temp.path() / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(at);
+  file.put('\x7f');
+  file.close();
+  const Run run = nib({"check", temp.path().string()});
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.out,
+              HasSubstr("problem: model.safetensors: model.llm.layers.3.mlp.experts.w2_weight_scale holds a NaN"));
+}
+
+// ------------------------------------------------------------------------------------------------ debug quantize
+
+OutTensor f32(const char* name, std::vector<int64_t> shape, const std::vector<float>& values) {
+  OutTensor t{name, DType::kF32, std::move(shape), std::vector<std::byte>(values.size() * sizeof(float))};
+  std::memcpy(t.bytes.data(), values.data(), t.bytes.size());
+  return t;
+}
+
+std::vector<float> floats(const std::string& hex) {
+  std::vector<float> out;
+  for (size_t i = 0; i < hex.size(); i += 8)
+    out.push_back(std::bit_cast<float>(static_cast<uint32_t>(std::stoul(hex.substr(i, 8), nullptr, 16))));
+  return out;
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string out;
+  for (std::byte b : bytes) out += fmt::format("{:02x}", static_cast<int>(b));
+  return out;
+}
+
+std::string float_hex(std::span<const std::byte> bytes) {
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 4) {
+    uint32_t word = 0;
+    std::memcpy(&word, bytes.data() + i, 4);
+    out += fmt::format("{:08x}", word);
+  }
+  return out;
+}
+
+// All vectors of a file as the rows of one matrix, each with its own amax.
+TEST(QuantizeCommand, WritesTheVectorsOfFourOverSix) {
+  const Json vectors = read_json_file(kSource / "tests/data/quantization/four_over_six.json")->at("vectors");
+  std::vector<float> x, amax;
+  std::string packed, dequantized, scales, outer;
+  for (const Json& v : vectors) {
+    for (float f : floats(v["x_bits"])) x.push_back(f);
+    amax.push_back(floats(v["amax_bits"])[0]);
+    const Json& c = v["configs"][0];  // the defaults: token, 256, mae
+    packed += c["packed_hex"];
+    dequantized += c["dequant_bits"];
+    outer += c["s_dec_bits"];
+    scales += fmt::format("{:02x}", c["scale_byte"].get<int>());
+  }
+  TempFolder temp;
+  const int64_t n = static_cast<int64_t>(amax.size());
+  const std::string in = temp.path() / "in", out = temp.path() / "out";
+  ASSERT_TRUE(write_safetensors(in, std::vector{f32("x", {n, 16}, x), f32("amax", {n}, amax)}).ok());
+  const Run run = nib({"debug", "quantize", "--format", "nvfp4", "--in", in, "--out", out});
+  ASSERT_EQ(run.code, 0) << run.error;
+  const Result<Checkpoint> file = Checkpoint::open_file(out);
+  const auto bytes = [&](const char* name) { return file->data(*file->find(name)); };
+  EXPECT_EQ(hex(bytes("codes")), packed);
+  EXPECT_EQ(hex(bytes("scales")), scales);
+  EXPECT_EQ(float_hex(bytes("dequantized")), dequantized);
+  EXPECT_EQ(float_hex(bytes("global_scale")), outer);
+}
+
+TEST(QuantizeCommand, ComputesMissingMaximaAndShapesItsOutput) {
+  TempFolder temp;
+  const std::string in = temp.path() / "in", out = temp.path() / "out";
+  std::vector<float> x(3 * 64);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 7) - 3;
+  ASSERT_TRUE(write_safetensors(in, std::vector{f32("x", {3, 64}, x)}).ok());
+  struct Case {
+    std::vector<std::string> flags;
+    std::vector<int64_t> codes, scales, global;  // shapes; global empty: absent
+  };
+  const Case cases[] = {
+      {{"--format", "nvfp4"}, {3, 32}, {3, 4}, {3}},
+      {{"--format", "nvfp4", "--scope", "tensor", "--error", "mse", "--ceiling", "448"}, {3, 32}, {3, 4}, {1}},
+      {{"--format", "nvfp4", "--rule", "six"}, {3, 32}, {3, 4}, {3}},
+      {{"--format", "mxfp8", "--mx-rule", "floor"}, {3, 64}, {3, 2}, {}},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> args = {"debug", "quantize", "--in", in, "--out", out};
+    args.insert(args.end(), c.flags.begin(), c.flags.end());
+    ASSERT_EQ(nib(args).code, 0);
+    const Result<Checkpoint> file = Checkpoint::open_file(out);
+    EXPECT_EQ(file->find("codes")->shape, c.codes);
+    EXPECT_EQ(file->find("scales")->shape, c.scales);
+    EXPECT_EQ(file->find("dequantized")->shape, (std::vector<int64_t>{3, 64}));
+    const TensorInfo* global = file->find("global_scale");
+    EXPECT_EQ(global ? global->shape : std::vector<int64_t>{}, c.global);
+  }
+}
+
+}  // namespace
+}  // namespace nib::cli
