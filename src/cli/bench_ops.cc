@@ -102,15 +102,17 @@ class Bench {
         pool_(o.threads > 0 ? o.threads : static_cast<int>(std::thread::hardware_concurrency())),
         workspace_(int64_t{512} << 20),
         cx_{isa, pool_, workspace_},
-        weights_(kStreamed) {
+        weights_(kStreamed),
+        scales_(kStreamed / 8) {
     const int64_t words = kStreamed / 4;
     uint32_t state = 1;
     for (int64_t i = 0; i < words; ++i) {
       state = state * 1664525u + 1013904223u;
-      // Also as bf16 and E4M3 these bytes are small finite numbers.
+      // As bf16 and as E4M3 these bytes are finite, and small enough for a sum.
       reinterpret_cast<uint32_t*>(weights_.data())[i] =
-          (state >> 4 & 0x07ff07ffu) | 0x38003800u | (state & 0x80008000u);
+          (state >> 4 & 0x07770777u) | 0x38003800u | (state & 0x80008000u);
     }
+    for (int64_t i = 0; i < scales_.size(); ++i) scales_.data()[i] = static_cast<std::byte>(0x38 + i % 7);
   }
 
   bool run() {
@@ -156,10 +158,9 @@ class Bench {
 
   // Copy `index` of a weight [out, in], each at its own place in the streamed memory.
   Weight weight(WeightFormat format, int64_t out, int64_t in, int64_t index) const {
-    const int64_t data = row_bytes(format, in) * out, scales = row_scale_bytes(format, in) * out;
-    const std::byte* at = weights_.data() + index * (data + scales);
-    Weight w{format, out, in, at, reinterpret_cast<const uint8_t*>(at + data), 1.0f};
-    if (scales == 0) w.scales = nullptr;
+    Weight w{format, out, in, weights_.data() + index * row_bytes(format, in) * out};
+    if (const int64_t scales = row_scale_bytes(format, in) * out; scales > 0)
+      w.scales = reinterpret_cast<const uint8_t*>(scales_.data()) + index * scales;
     return w;
   }
   static int64_t weight_bytes(WeightFormat format, int64_t out, int64_t in) {
@@ -258,16 +259,14 @@ class Bench {
     Line line("experts nvfp4", fmt::format("tokens={} top_k=8 hidden={} width={}", tokens, kHidden, kWidth));
     if (!wanted(line.op + " " + line.shape)) return;
     const WeightFormat format = WeightFormat::kNvfp4;
-    const int64_t w13_bytes = weight_bytes(format, 2 * kWidth, kHidden);
+    // One weight of w13 and two of w2 are as long: three pieces an expert.
+    const int64_t expert_bytes = 3 * weight_bytes(format, kHidden, kWidth);
+    const int64_t layers = kStreamed / (kExperts * expert_bytes);
     std::vector<Weight> w13, w2;
-    const int64_t layers = kStreamed / (kExperts * 3 * w13_bytes / 2);
-    for (int64_t e = 0; e < layers * kExperts; ++e) {
-      w13.push_back(weight(format, 2 * kWidth, kHidden, 0)), w2.push_back(weight(format, kHidden, kWidth, 0));
-      const int64_t at = e * (w13_bytes + weight_bytes(format, kHidden, kWidth));
-      const auto move = [&](Weight& w, int64_t offset) {
-        w.scales += offset, w.data = static_cast<const std::byte*>(w.data) + offset;
-      };
-      move(w13.back(), at), move(w2.back(), at + w13_bytes);
+    for (int64_t piece = 0; piece < 3 * layers * kExperts; piece += 3) {
+      w13.push_back(weight(format, kHidden, kWidth, piece));
+      w13.back().out = 2 * kWidth, w13.back().in = kHidden;
+      w2.push_back(weight(format, kHidden, kWidth, piece + 2));
       w13.back().outer = w2.back().outer = 1e-3f;
     }
     const std::vector<bf16> x = random(tokens * kHidden);
@@ -307,7 +306,7 @@ class Bench {
       for (int64_t l = 0; l < layers; ++l)
         ops::experts<bf16>(cx_, View<bf16, 2>(y.data(), {tokens, kHidden}), xv, idv, wv, layer(l));
     });
-    line.bytes = static_cast<double>(touched) * (w13_bytes + weight_bytes(format, kHidden, kWidth));
+    line.bytes = static_cast<double>(touched * expert_bytes);
     line.operations = 2.0 * tokens * kTopK * 3 * kHidden * kWidth;
     print(line);
   }
@@ -443,7 +442,7 @@ class Bench {
   ThreadPool pool_;
   Workspace workspace_;
   Context cx_;
-  Buffer weights_;
+  Buffer weights_, scales_;
   OneDnn onednn_;
   std::mt19937 rng_{1};
   double read_rate_ = 0, multiply_rate_ = 0;  // bytes, operations a second

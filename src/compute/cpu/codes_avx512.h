@@ -1,5 +1,6 @@
 // NVFP4 and MXFP8 weights of one row, 64 at a time, as bf16 and scales.
-//   const Codes w = load_codes<Nvfp4>(block, n, b);      // columns 64 b to 64 b + 63 of output n; zero behind the row
+//   const CodesRow<Nvfp4> row(block, n);      // output n
+//   row.load(b);                              // columns 64 b to 64 b + 63
 // For files named *_avx512.cc and *_amx.cc only; everything is local to the file that includes it.
 #pragma once
 
@@ -20,7 +21,7 @@ struct Codes {
 };
 
 // The eight magnitudes of E2M1 and their negatives, twice: a lookup sees five bits, the fifth is of the next code.
-__m512i e2m1_table() {
+[[gnu::always_inline]] inline __m512i e2m1_table() {
   const __m256i half = _mm256_setr_epi16(
       0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, static_cast<short>(0x8000), static_cast<short>(0xbf00),
       static_cast<short>(0xbf80), static_cast<short>(0xbfc0), static_cast<short>(0xc000), static_cast<short>(0xc040),
@@ -30,15 +31,15 @@ __m512i e2m1_table() {
 
 // Each 4-byte lane takes byte `lane / lanes` of the scales as its top byte.
 template <int kLanes>
-__m512i spread(__m512i scales) {
+[[gnu::always_inline]] inline __m512i spread(__m512i scales) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i index = _mm512_slli_epi32(_mm512_srli_epi32(lane, kLanes == 4 ? 2 : 3), 24);
   return _mm512_shuffle_epi8(scales, _mm512_or_si512(index, _mm512_set1_epi32(0x00808080)));
 }
 
 struct Nvfp4 {
-  static constexpr int64_t kDataBytes = 32, kScaleBytes = 4;  // of 64 weights
-  static Codes unpack(__m512i bytes, __m512i scales) {        // bytes: zero-extended to 16 bits
+  static constexpr int64_t kDataBytes = 32, kScaleBytes = 4;                   // of 64 weights
+  [[gnu::always_inline]] static Codes unpack(__m512i bytes, __m512i scales) {  // bytes: zero-extended to 16 bits
     const __m512i table = e2m1_table();
     // E4M3 bits moved to the exponent of a float count from 2^-127 instead of 2^-7; exact below the normal range too.
     const __m512 scale = _mm512_castsi512_ps(_mm512_srli_epi32(spread<4>(scales), 4));
@@ -46,11 +47,11 @@ struct Nvfp4 {
             (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), table),
             _mm512_mul_ps(scale, _mm512_set1_ps(0x1p120f))};
   }
-  static Codes load(const uint8_t* data, const uint8_t* scales) {
+  [[gnu::always_inline]] static Codes load(const uint8_t* data, const uint8_t* scales) {
     return unpack(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
                   _mm512_set1_epi32(*reinterpret_cast<const int __attribute__((may_alias, aligned(1)))*>(scales)));
   }
-  static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t n) {
+  [[gnu::always_inline]] static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t n) {
     const __m256i bytes = _mm256_maskz_loadu_epi8(static_cast<__mmask32>((1ull << n / 2) - 1), data);
     const __m128i scale = _mm_maskz_loadu_epi8(static_cast<__mmask16>((1 << n / 16) - 1), scales);
     return unpack(_mm512_cvtepu8_epi16(bytes), _mm512_broadcastd_epi32(scale));
@@ -60,7 +61,7 @@ struct Nvfp4 {
 struct Mxfp8 {
   static constexpr int64_t kDataBytes = 64, kScaleBytes = 2;
   // E4M3 in the low bytes of 16-bit lanes to bf16; the eight values below the normal range come from a table.
-  static __m512bh to_half(__m512i byte) {
+  [[gnu::always_inline]] static __m512bh to_half(__m512i byte) {
     const __m512i magnitude = _mm512_and_si512(byte, _mm512_set1_epi16(0x7f));
     const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(byte, _mm512_set1_epi16(0x80)), 8);
     const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
@@ -69,28 +70,46 @@ struct Mxfp8 {
     const __mmask32 is_small = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
     return (__m512bh)_mm512_or_si512(_mm512_mask_permutexvar_epi16(normal, is_small, magnitude, small), sign);
   }
-  static Codes unpack(__m512i bytes, __m512i scales) {
+  [[gnu::always_inline]] static Codes unpack(__m512i bytes, __m512i scales) {
     // E8M0 moved to the exponent; the smallest is a half of the smallest normal float.
     const __m512i scale = _mm512_max_epu32(_mm512_srli_epi32(spread<8>(scales), 1), _mm512_set1_epi32(1 << 22));
     return {to_half(_mm512_and_si512(bytes, _mm512_set1_epi16(0xff))), to_half(_mm512_srli_epi16(bytes, 8)),
             _mm512_castsi512_ps(scale)};
   }
-  static Codes load(const uint8_t* data, const uint8_t* scales) {
+  [[gnu::always_inline]] static Codes load(const uint8_t* data, const uint8_t* scales) {
     return unpack(_mm512_loadu_si512(data),
                   _mm512_set1_epi16(*reinterpret_cast<const short __attribute__((may_alias, aligned(1)))*>(scales)));
   }
-  static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t) {  // of 32
+  [[gnu::always_inline]] static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t) {  // of 32
     return unpack(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
                   _mm512_set1_epi32(scales[0]));
   }
 };
 
+// The weights of one output.
 template <class F>
-Codes load_codes(const GemmBlock& g, int64_t n, int64_t block) {
-  const uint8_t* data = g.data + n * (g.in * F::kDataBytes / 64) + block * F::kDataBytes;
-  const uint8_t* scales = g.scales + n * (g.in * F::kScaleBytes / 64) + block * F::kScaleBytes;
-  const int64_t left = g.in - block * 64;
-  return left >= 64 ? F::load(data, scales) : F::load_tail(data, scales, left);
+struct CodesRow {
+  const uint8_t *data, *scales;
+
+  CodesRow() = default;
+  CodesRow(const GemmBlock& g, int64_t n)
+      : data(g.data + n * (g.in * F::kDataBytes / 64)), scales(g.scales + n * (g.in * F::kScaleBytes / 64)) {}
+  // A block of 64 columns, all there.
+  [[gnu::always_inline]] Codes load(int64_t block) const {
+    return F::load(data + block * F::kDataBytes, scales + block * F::kScaleBytes);
+  }
+  // The first n < 64 columns of a block, zeros behind.
+  [[gnu::always_inline]] Codes load_tail(int64_t block, int64_t n) const {
+    return F::load_tail(data + block * F::kDataBytes, scales + block * F::kScaleBytes, n);
+  }
+};
+
+// Calls f(block, weights) for all blocks of a row.
+template <class F, class Function>
+void for_blocks(const CodesRow<F>& row, int64_t in, const Function& f) {
+  const int64_t blocks = in / 64;
+  for (int64_t b = 0; b < blocks; ++b) f(b, row.load(b));
+  if (in % 64 != 0) f(blocks, row.load_tail(blocks, in % 64));
 }
 
 }  // namespace

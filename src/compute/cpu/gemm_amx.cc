@@ -145,11 +145,10 @@ Weights prepare_codes(const GemmBlock& g, int64_t output) {
   const int64_t stride = padded(g.in);
   Half* rows = reinterpret_cast<Half*>(g.scratch);
   for (int64_t i = 0; i < kOutputs; ++i)
-    for (int64_t b = 0; b * 64 < g.in; ++b) {
-      const Codes w = load_codes<F>(g, min(output + i, g.end - 1), b);
+    for_blocks(CodesRow<F>(g, min(output + i, g.end - 1)), g.in, [&](int64_t b, const Codes& w) {
       _mm512_store_si512(rows + i * stride + b * 64, scaled(w.even, w.scale));
       _mm512_store_si512(rows + i * stride + b * 64 + 32, scaled(w.odd, w.scale));
-    }
+    });
   return {rows, stride};
 }
 

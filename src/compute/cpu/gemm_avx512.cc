@@ -8,21 +8,21 @@ namespace nib::cpu::avx512 {
 
 namespace {
 
-constexpr int kOutputs = 4;      // of one tile
-constexpr int64_t kTokens = 48;  // rows of x that stay in the L2 cache while the weights pass
+constexpr int kMaxRows = 6, kOutputs = 4;  // of one tile, at most
+constexpr int64_t kTokens = 48;            // rows of x that stay in the L2 cache while the weights pass
 
 __m512bh load(const Half* p) { return (__m512bh)_mm512_loadu_si512(p); }
 __m512bh load(const Half* p, int64_t n) {
   return (__m512bh)_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1), p);
 }
 
-__m128 fold(__m512 v) {
+[[gnu::always_inline]] inline __m128 fold(__m512 v) {
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 // The sums of four vectors.
-__m128 sum(const __m512* v) {
+[[gnu::always_inline]] inline __m128 sum(const __m512* v) {
   __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
   _MM_TRANSPOSE4_PS(a, b, c, d);
   return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
@@ -74,83 +74,54 @@ struct HalfTile {
   }
 };
 
-// Weights unpacked where they are used: for few rows.
+// Four outputs; weights are unpacked anew for every few rows, which costs less than to store and read them.
 template <class F>
-struct Direct {
-  const GemmBlock& g;
-  int64_t output;
-
-  Codes load(int j, int64_t block) const { return load_codes<F>(g, min(output + j, g.end - 1), block); }
-};
-
-// Weights unpacked once into the scratch of the thread: for many rows.
-struct Unpacked {
-  const float* scratch;  // [kOutputs, blocks, 48]
-  int64_t blocks;
-
-  static constexpr int64_t kFloats = 48;
-  Codes load(int j, int64_t block) const {
-    const float* p = scratch + (j * blocks + block) * kFloats;
-    return {(__m512bh)_mm512_load_ps(p), (__m512bh)_mm512_load_ps(p + 16), _mm512_load_ps(p + 32)};
-  }
-};
-
-template <class Source>
 struct CodesTile {
   const GemmBlock& g;
   int64_t output;
-  Source source;
+  CodesRow<F> weights[kOutputs];
+
+  CodesTile(const GemmBlock& g, int64_t output) : g(g), output(output) {
+    for (int j = 0; j < kOutputs; ++j) weights[j] = CodesRow<F>(g, min(output + j, g.end - 1));
+  }
+
+  // acc += products of one block: the sum of four columns a lane, times their scale.
+  template <int kRows>
+  [[gnu::always_inline]] void add(__m512* acc, const Half* x, const Codes& w) const {
+    for (int i = 0; i < kRows; ++i) {
+      const Half* p = x + i * g.x_stride;
+      const __m512 even = _mm512_dpbf16_ps(_mm512_setzero_ps(), load(p), w.even);
+      acc[i * kOutputs] = _mm512_fmadd_ps(_mm512_dpbf16_ps(even, load(p + 32), w.odd), w.scale, acc[i * kOutputs]);
+    }
+  }
 
   template <int kRows>
   void run(int64_t token) const {
     const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
-    __m512 acc[kRows][kOutputs];
-    for (int i = 0; i < kRows; ++i)
-      for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_setzero_ps();
-    const int64_t blocks = (g.in + 63) / 64;
+    __m512 acc[kRows * kOutputs];
+    for (__m512& v : acc) v = _mm512_setzero_ps();
+    const int64_t blocks = g.in / 64;
     for (int64_t b = 0; b < blocks; ++b)
-      for (int j = 0; j < kOutputs; ++j) {
-        const Codes w = source.load(j, b);
-        for (int i = 0; i < kRows; ++i) {
-          const Half* p = x + i * g.x_stride + b * 64;
-          const __m512 even = _mm512_dpbf16_ps(_mm512_setzero_ps(), load(p), w.even);
-          acc[i][j] = _mm512_fmadd_ps(_mm512_dpbf16_ps(even, load(p + 32), w.odd), w.scale, acc[i][j]);
-        }
-      }
-    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc[i]));
+      for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + b * 64, weights[j].load(b));
+    if (g.in % 64 != 0)
+      for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, weights[j].load_tail(blocks, g.in % 64));
+    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc + i * kOutputs));
   }
 };
 
 template <class F>
 void multiply_codes(const GemmBlock& g) {
-  constexpr int kRows = 4;
-  if (g.tokens <= kRows) {
-    for (int64_t n = g.begin; n < g.end; n += kOutputs)
-      for_tokens<kRows>(0, g.tokens, CodesTile<Direct<F>>{g, n, {g, n}});
-    return;
-  }
-  const int64_t blocks = (g.in + 63) / 64;
-  float* scratch = reinterpret_cast<float*>(g.scratch);
   for (int64_t m = 0; m < g.tokens; m += kTokens)
-    for (int64_t n = g.begin; n < g.end; n += kOutputs) {
-      const Direct<F> direct{g, n};
-      for (int j = 0; j < kOutputs; ++j)
-        for (int64_t b = 0; b < blocks; ++b) {
-          const Codes w = direct.load(j, b);
-          float* p = scratch + (j * blocks + b) * Unpacked::kFloats;
-          _mm512_store_ps(p, (__m512)w.even);
-          _mm512_store_ps(p + 16, (__m512)w.odd);
-          _mm512_store_ps(p + 32, w.scale);
-        }
-      for_tokens<kRows>(m, min(m + kTokens, g.tokens), CodesTile<Unpacked>{g, n, {scratch, blocks}});
-    }
+    for (int64_t n = g.begin; n < g.end; n += kOutputs)
+      for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), CodesTile<F>(g, n));
 }
 
 }  // namespace
 
 void gemm_half(const GemmBlock& g) {
   for (int64_t m = 0; m < g.tokens; m += kTokens)
-    for (int64_t n = g.begin; n < g.end; n += kOutputs) for_tokens<6>(m, min(m + kTokens, g.tokens), HalfTile{g, n});
+    for (int64_t n = g.begin; n < g.end; n += kOutputs)
+      for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), HalfTile{g, n});
 }
 
 void gemm_codes(const GemmBlock& g) {

@@ -17,8 +17,13 @@ float to_float(Half h) {
 // sum_i f(i), f giving eight terms from column i on; four partial sums, then one tree.
 template <class F>
 float sum_columns(int64_t n, const F& f) {
+  constexpr int64_t kStep = 4 * kLanes;
   __m256 acc[4] = {};
-  for (int64_t i = 0, part = 0; i < n; i += kLanes, part = (part + 1) % 4) acc[part] = _mm256_add_ps(acc[part], f(i));
+  int64_t i = 0;
+  for (; i + kStep <= n; i += kStep)
+    for (int p = 0; p < 4; ++p) acc[p] = _mm256_add_ps(acc[p], f(i + p * kLanes));
+  for (int p = 0; p < 4; ++p)
+    if (i + p * kLanes < n) acc[p] = _mm256_add_ps(acc[p], f(i + p * kLanes));
   return sum(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])));
 }
 

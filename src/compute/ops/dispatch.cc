@@ -43,6 +43,7 @@ void check_batch(std::span<const SequenceRows> batch, int64_t tokens) {
 template <class T>
 void check_cache(const PagedKv<T>& kv, std::span<const SequenceRows> batch) {
   NIB_CHECK(kv.k.shape() == kv.v.shape(), "K and V caches differ in shape");
+  for (int axis = 0; axis < 4; ++axis) NIB_CHECK_EQ(kv.k.stride(axis), kv.v.stride(axis));
   NIB_CHECK_EQ(kv.block_tables.dim(0), static_cast<int64_t>(batch.size()));
   for (const SequenceRows& s : batch)
     NIB_CHECK(s.start + s.count <= kv.block_tables.dim(1) * kv.block_size(), "position {} of {} blocks of {}",
