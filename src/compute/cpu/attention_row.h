@@ -48,9 +48,7 @@ class AttentionState {
       const int64_t offset = a_.block_table[s / a_.block_size] * a_.block_stride + s % a_.block_size * a_.key_stride;
       k[s - base] = a_.k + offset, v[s - base] = a_.v + offset;
     }
-    int64_t g = 0;
-    for (; g + 2 <= a_.group; g += 2) add_heads<2>(g, base, begin - base, end - base, k, v);
-    if (g < a_.group) add_heads<1>(g, base, begin - base, end - base, k, v);
+    for_heads<kMaxHeads>(0, base, begin - base, end - base, k, v);
   }
 
   void finish() {
@@ -76,9 +74,11 @@ class AttentionState {
     top_[g] = top;
   }
 
-  float bias(int64_t g, int64_t distance) const {
-    if (distance < a_.extent) return to_float(a_.profile[g * a_.profile_stride + distance]);
-    return a_.clamp_beyond_extent && a_.extent > 0 ? to_float(a_.profile[g * a_.profile_stride + a_.extent - 1]) : 0.0f;
+  // All heads from g on, as many together as fit the registers.
+  template <int kHeads>
+  void for_heads(int64_t g, int64_t base, int64_t begin, int64_t end, const E* const* k, const E* const* v) {
+    for (; g + kHeads <= a_.group; g += kHeads) add_heads<kHeads>(g, base, begin, end, k, v);
+    if constexpr (kHeads > 1) for_heads<kHeads / 2>(g, base, begin, end, k, v);
   }
 
   template <int kHeads>
@@ -86,7 +86,10 @@ class AttentionState {
     for (int64_t s = begin; s < end; s += 4) score_keys<kHeads>(g, s, end, k);
     float factor[kHeads];
     for (int h = 0; h < kHeads; ++h) factor[h] = weigh(g + h, base, begin, end);
-    for (int64_t d = 0; d < width_; d += 2 * kLanes) add_values<kHeads>(g, d, begin, end, factor, v);
+    constexpr int kWide = 8 / kHeads;  // enough sums at once to hide the latency of each
+    int64_t d = 0;
+    for (; d + kWide * kLanes <= width_; d += kWide * kLanes) add_values<kHeads, kWide>(g, d, begin, end, factor, v);
+    for (; d < width_; d += kLanes) add_values<kHeads, 1>(g, d, begin, end, factor, v);
   }
 
   // Products of q with keys s .. s+3; those behind the end repeat the last and are not kept.
@@ -112,11 +115,23 @@ class AttentionState {
     }
   }
 
+  // score = scale * product + bias of the visible keys, minus infinity elsewhere.
+  void add_bias(float* score, int64_t g, int64_t base, int64_t begin, int64_t end) {
+    const E* profile = a_.profile + g * a_.profile_stride;
+    const int64_t distance = a_.position - base;  // of key `base`
+    const float beyond = a_.clamp_beyond_extent && a_.extent > 0 ? to_float(profile[a_.extent - 1]) : 0.0f;
+    int64_t near = distance - a_.extent + 1;  // the first key with a bias of its own
+    near = near < begin ? begin : near > end ? end : near;
+    for (int64_t s = 0; s < begin; ++s) score[s] = -kInfinity;
+    for (int64_t s = begin; s < near; ++s) score[s] = a_.scale * score[s] + beyond;
+    for (int64_t s = near; s < end; ++s) score[s] = a_.scale * score[s] + to_float(profile[distance - s]);
+    for (int64_t s = end; s < kKeyBlock; ++s) score[s] = -kInfinity;
+  }
+
   // Turns the products of head g into weights under the new maximum; returns the factor of the old sums.
   float weigh(int64_t g, int64_t base, int64_t begin, int64_t end) {
     float* score = score_ + g * kKeyBlock;
-    for (int64_t s = 0; s < kKeyBlock; ++s)
-      score[s] = s < begin || s >= end ? -kInfinity : a_.scale * score[s] + bias(g, a_.position - base - s);
+    add_bias(score, g, base, begin, end);
     Vector top = load(score, kLanes);
     for (int64_t s = kLanes; s < kKeyBlock; s += kLanes) top = larger(top, load(score + s, kLanes));
     const float block_top = largest(top);
@@ -132,22 +147,23 @@ class AttentionState {
     return factor;
   }
 
-  // Columns d .. d + 2 * kLanes of the weighted sum of values, keys in order.
-  template <int kHeads>
+  // kVectors vectors of columns, from d on, of the weighted sum of values, keys in order.
+  template <int kHeads, int kVectors>
   void add_values(int64_t g, int64_t d, int64_t begin, int64_t end, const float* factor, const E* const* v) {
-    const bool wide = d + kLanes < width_;
-    Vector acc[kHeads][2];
+    Vector acc[kHeads][kVectors];
     for (int h = 0; h < kHeads; ++h)
-      for (int i = 0; i <= wide; ++i)
+      for (int i = 0; i < kVectors; ++i)
         acc[h][i] = load(sum_ + (g + h) * width_ + d + i * kLanes, kLanes) * splat(factor[h]);
-    for (int64_t s = begin; s < end; ++s)
-      for (int i = 0; i <= wide; ++i) {
+    for (int64_t s = begin; s < end; ++s) {
+      Vector weight[kHeads];
+      for (int h = 0; h < kHeads; ++h) weight[h] = splat(score_[(g + h) * kKeyBlock + s]);
+      for (int i = 0; i < kVectors; ++i) {
         const Vector value = load(v[s] + d + i * kLanes, a_.head_dim - d - i * kLanes);
-        for (int h = 0; h < kHeads; ++h)
-          acc[h][i] = multiply_add(splat(score_[(g + h) * kKeyBlock + s]), value, acc[h][i]);
+        for (int h = 0; h < kHeads; ++h) acc[h][i] = multiply_add(weight[h], value, acc[h][i]);
       }
+    }
     for (int h = 0; h < kHeads; ++h)
-      for (int i = 0; i <= wide; ++i) store(sum_ + (g + h) * width_ + d + i * kLanes, kLanes, acc[h][i]);
+      for (int i = 0; i < kVectors; ++i) store(sum_ + (g + h) * width_ + d + i * kLanes, kLanes, acc[h][i]);
   }
 
   const AttentionRow<E>& a_;

@@ -102,7 +102,10 @@ struct CodesTile {
     for (__m512& v : acc) v = _mm512_setzero_ps();
     const int64_t blocks = g.in / 64;
     for (int64_t b = 0; b < blocks; ++b)
-      for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + b * 64, weights[j].load(b));
+      for (int j = 0; j < kOutputs; ++j) {
+        weights[j].prefetch(b);
+        add<kRows>(acc + j, x + b * 64, weights[j].load(b));
+      }
     if (g.in % 64 != 0)
       for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, weights[j].load_tail(blocks, g.in % 64));
     for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc + i * kOutputs));

@@ -35,6 +35,18 @@ float sum_squares(const E* x, int64_t n) {
   });
 }
 
+// Even and odd columns of 16, each in order.
+struct Pairs {
+  __m256 even, odd;
+};
+Pairs split_pairs(__m256 low, __m256 high) {
+  const auto in_order = [](__m256 v) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
+  };
+  return {in_order(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0))),
+          in_order(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1)))};
+}
+
 float inverse_root(float mean_square, float eps) { return 1.0f / __builtin_sqrtf(mean_square + eps); }
 
 __m256 gate_value(__m256 g, Gate act) {
@@ -106,12 +118,7 @@ void activation_row(E* y, const E* h, int64_t n, const ActivationRow& a) {
     const int64_t left = 2 * (n - i);
     const __m256 low = load(h + 2 * i, left);
     const __m256 high = left > kLanes ? load(h + 2 * i + kLanes, left - kLanes) : _mm256_setzero_ps();
-    // g0 u0 g1 u1 | g2 u2 g3 u3, g4 ... : even and odd columns, back in order
-    const auto in_order = [](__m256 v) {
-      return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
-    };
-    const __m256 gate = in_order(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0)));
-    const __m256 up = in_order(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(3, 1, 3, 1)));
+    const auto [gate, up] = split_pairs(low, high);  // g0 u0 g1 u1 ...
     const __m256 g = a.situ ? capped(gate, a.beta) : gate, u = a.situ ? capped(up, a.linear_beta) : up;
     const __m256 act = _mm256_mul_ps(_mm256_mul_ps(g, sigmoid(gate)), u);
     store(y + i, n - i, _mm256_mul_ps(splat(a.weight), act));
@@ -120,18 +127,41 @@ void activation_row(E* y, const E* h, int64_t n, const ActivationRow& a) {
 
 namespace {
 
-// Columns [begin, end) of one head, or of all channels where no tap is generated. The taps of a channel lie together,
-// so eight channels are turned around in a buffer; the order of the terms is that of the formula.
+// Taps of n channels, which lie together channel by channel, turned around: tap j of eight channels in taps[j].
+template <class E>
+void load_taps(__m256* taps, const E* fixed, int64_t width, int64_t n) {
+  for (int64_t j = 0; j < width; ++j) {
+    alignas(32) float one[kLanes] = {};
+    for (int64_t l = 0; l < kLanes && l < n; ++l) one[l] = to_float(fixed[l * width + j]);
+    taps[j] = _mm256_load_ps(one);
+  }
+}
+void load_four_taps(__m256* taps, const Half* fixed) {
+  const Pairs p = split_pairs(_mm256_loadu_ps(reinterpret_cast<const float*>(fixed)),
+                              _mm256_loadu_ps(reinterpret_cast<const float*>(fixed + 16)));
+  const __m256i a = _mm256_castps_si256(p.even), b = _mm256_castps_si256(p.odd);
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  taps[0] = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+  taps[1] = _mm256_castsi256_ps(_mm256_and_si256(a, high));
+  taps[2] = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+  taps[3] = _mm256_castsi256_ps(_mm256_and_si256(b, high));
+}
+
+constexpr int64_t kMaxWidth = 16;
+
+// Columns [begin, end) of one head, or of all channels where no tap is generated. Terms in the order of the formula.
 template <class E>
 void conv_columns(const ConvRow<E>& c, int64_t begin, int64_t end, const E* generated) {
   for (int64_t i = begin; i < end; i += kLanes) {
     const int64_t n = end - i;
+    __m256 taps[kMaxWidth] = {};
+    bool done = false;
+    if constexpr (sizeof(E) == 2)
+      if ((done = c.fixed && c.width == 4 && n >= kLanes)) load_four_taps(taps, c.fixed + i * 4);
+    if (c.fixed && !done) load_taps(taps, c.fixed + i * c.width, c.width, n);
     __m256 acc = _mm256_setzero_ps();
     for (int64_t j = 0; j < c.width; ++j) {
-      alignas(32) float taps[kLanes] = {};
-      for (int64_t l = 0; c.fixed && l < kLanes && l < n; ++l) taps[l] = to_float(c.fixed[(i + l) * c.width + j]);
-      __m256 tap = _mm256_load_ps(taps);
-      if (generated) tap = _mm256_add_ps(tap, splat(to_float(generated[j])));
+      const __m256 tap = generated ? _mm256_add_ps(taps[j], splat(to_float(generated[j]))) : taps[j];
       const __m256 x = c.inputs[j] ? load(c.inputs[j] + i, n) : _mm256_setzero_ps();
       acc = _mm256_add_ps(acc, _mm256_mul_ps(tap, x));
     }

@@ -13,6 +13,7 @@ namespace {
 
 using Vector = __m256;
 constexpr int64_t kLanes = 8;
+constexpr int kMaxHeads = 2;  // query heads that fit the registers together
 
 [[maybe_unused]] inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
 [[maybe_unused]] inline __m256 load(const Half* p) {

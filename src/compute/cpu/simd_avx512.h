@@ -13,6 +13,7 @@ namespace {
 
 using Vector = __m512;
 constexpr int64_t kLanes = 16;
+constexpr int kMaxHeads = 4;  // query heads that fit the registers together
 
 inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>(n >= kLanes ? 0xffff : (1 << n) - 1); }
 
