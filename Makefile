@@ -32,11 +32,12 @@ serve: build
 test:
 	tools/ci/test.sh $(STAGES)
 
-## make soak       20,000 random requests against their solo runs; the report goes to bench/results/soak.txt
+## make soak       20,000 random requests against their solo runs; the report goes to docs/soak-report.md
 soak: deps
 	cmake --preset cpu
 	cmake --build --preset cpu --target soak -j $(JOBS)
-	build/cpu/soak --requests 20000 --report bench/results/soak.txt
+	build/cpu/soak --requests 20000 --model tests/data/oracle/inkling2-tiny-a --model-requests 4000 \
+	  --report docs/soak-report.md
 
 ## make tokenizer  builds the real Inkling tokenizer from npm tiktoken into build/inkling-tokenizer
 tokenizer:

@@ -29,10 +29,14 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   nib::cli::add_serve_command(app, env, exit);
   nib::cli::add_eval_command(app, exit);
+  nib::cli::add_plan_command(app, env.hf_home, exit);
+  nib::cli::add_check_command(app, env.hf_home, exit);
+  nib::cli::add_inspect_command(app, env.hf_home, exit);
   CLI::App& debug = *app.add_subcommand("debug", "Looks inside");
   debug.require_subcommand(1);
   nib::cli::add_debug_text_commands(debug, exit);
   nib::cli::add_debug_logits_command(debug, exit);
+  nib::cli::add_debug_quantize_command(debug, exit);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

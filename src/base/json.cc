@@ -26,6 +26,16 @@ int nesting_depth(std::string_view text) {
   return deepest;
 }
 
+// The library's message without its own name. It quotes the input, which may be long and no UTF-8.
+std::string readable(std::string message) {
+  if (const size_t end = message.find("] "); end != std::string::npos) message.erase(0, end + 2);
+  constexpr size_t kMaxBytes = 200;
+  if (message.size() > kMaxBytes) message.replace(kMaxBytes, std::string::npos, "...");
+  for (char& c : message)
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  return message;
+}
+
 // Builds the tree in O(n log n). The library's own builder looks for each key among all earlier ones of its object,
 // so that a body of 200,000 keys would take it half a minute.
 class TreeBuilder : public nlohmann::json_sax<Json> {
@@ -49,7 +59,7 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
-    error_ = e.what();
+    error_ = readable(e.what());
     return false;
   }
 

@@ -28,6 +28,14 @@ TEST(ParseJson, WrongTextIsAnErrorOfOneSentence) {
   EXPECT_THAT(parse_json(std::string(1000, '[')).status().message(), testing::HasSubstr("at most 128"));
 }
 
+TEST(ParseJson, ErrorsQuoteLittleOfTheInputAndOnlyAscii) {
+  for (const std::string& text : {'"' + std::string(1 << 20, 'a'), std::string("[\"\xFF\"]"), std::string("\u4e2d")}) {
+    const std::string message = parse_json(text).status().message();
+    EXPECT_LT(message.size(), 300u);
+    for (char c : message) EXPECT_TRUE(c >= 0x20 && c < 0x7F) << message;
+  }
+}
+
 TEST(ParseJson, ManyKeysTakeNoTime) {
   std::string text = "{";
   for (int i = 0; i < 300000; ++i) text += fmt::format("\"key{}\":{},", i, i);

@@ -18,12 +18,12 @@ using ::testing::HasSubstr;
 
 const fs::path kSource = NIB_SOURCE_DIR;
 
-struct Run {
+struct Outcome {
   int code = 0;
   std::string out, error;
 };
 
-Run nib(std::vector<std::string> args) {
+Outcome nib(std::vector<std::string> args) {
   CLI::App app;
   Exit exit;
   CLI::App& debug = *app.add_subcommand("debug");
@@ -45,12 +45,12 @@ Run nib(std::vector<std::string> args) {
 
 TEST(PlanCommand, PrintsTheRankOfInkling2Small) {
   const std::string config = (kSource / "configs/inkling-2-small.json").string();
-  const Run run = nib({"plan", config, "--tensor-parallel-size", "4", "--bandwidth", "4540"});
+  const Outcome run = nib({"plan", config, "--tensor-parallel-size", "4", "--bandwidth", "4540"});
   EXPECT_EQ(run.code, 0) << run.error;
   for (const char* figure : {"376.09 GB      94.02 GB", "9.40 GB       2.35 GB", "1.85 GB       0.46 GB",
                              "1.85 GB       1.85 GB", "0.17 GB       0.17 GB", "time at 4540 GB/s a rank"})
     EXPECT_THAT(run.out, HasSubstr(figure));
-  const Run json = nib({"plan", config, "--json"});
+  const Outcome json = nib({"plan", config, "--json"});
   ASSERT_TRUE(parse_json(json.out).ok());
   EXPECT_EQ(parse_json(json.out)->at("cache").at("full_bytes_per_token"), 32768);
 }
@@ -73,7 +73,7 @@ TEST(Commands, BadUseAndBadInputEndInOneSentence) {
       {{"debug", "quantize", "--format", "nvfp4", "--in", "/no-file", "--out", "b"}, 1, "/no-file: cannot be read"},
   };
   for (const Case& c : cases) {
-    const Run run = nib(c.args);
+    const Outcome run = nib(c.args);
     EXPECT_EQ(run.code, c.code) << c.args[0];
     EXPECT_THAT(run.error, HasSubstr(c.error));
     EXPECT_LE(std::count(run.error.begin(), run.error.end(), '\n'), 1);
@@ -81,13 +81,13 @@ TEST(Commands, BadUseAndBadInputEndInOneSentence) {
 }
 
 TEST(InspectCommand, ListsTensorsUsesAndConfig) {
-  const Run run = nib({"inspect", (kSource / "tests/data/oracle/inkling-tiny-nvfp4").string()});
+  const Outcome run = nib({"inspect", (kSource / "tests/data/oracle/inkling-tiny-nvfp4").string()});
   EXPECT_EQ(run.code, 0) << run.error;
   for (const char* line : {"model.llm.layers.3.mlp.experts.w13_weight.scale2", "131 tensors, 822194 bytes in 1 file",
                            "not used by the text network", "activation scales (not read)", "warning: 4 expert tensors",
                            "\"InklingForConditionalGeneration\""})
     EXPECT_THAT(run.out, HasSubstr(line));
-  const Run json = nib({"inspect", "--json", (kSource / "tests/data/oracle/inkling2-tiny-a").string()});
+  const Outcome json = nib({"inspect", "--json", (kSource / "tests/data/oracle/inkling2-tiny-a").string()});
   EXPECT_EQ(parse_json(json.out)->at("tensors").size(), 312u);
 }
 
@@ -101,7 +101,7 @@ TEST(CheckCommand, PassesAHealthyCheckpointAndFailsADamagedOne) {
   file.seekp(at);
   file.put('\x7f');
   file.close();
-  const Run run = nib({"check", temp.path().string()});
+  const Outcome run = nib({"check", temp.path().string()});
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.out,
               HasSubstr("problem: model.safetensors: model.llm.layers.3.mlp.experts.w2_weight_scale holds a NaN"));
@@ -156,7 +156,7 @@ TEST(QuantizeCommand, WritesTheVectorsOfFourOverSix) {
   const int64_t n = static_cast<int64_t>(amax.size());
   const std::string in = temp.path() / "in", out = temp.path() / "out";
   ASSERT_TRUE(write_safetensors(in, std::vector{f32("x", {n, 16}, x), f32("amax", {n}, amax)}).ok());
-  const Run run = nib({"debug", "quantize", "--format", "nvfp4", "--in", in, "--out", out});
+  const Outcome run = nib({"debug", "quantize", "--format", "nvfp4", "--in", in, "--out", out});
   ASSERT_EQ(run.code, 0) << run.error;
   const Result<Checkpoint> file = Checkpoint::open_file(out);
   const auto bytes = [&](const char* name) { return file->data(*file->find(name)); };

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <filesystem>
 #include <string_view>
 
 #include "base/status.h"

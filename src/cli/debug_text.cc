@@ -83,6 +83,7 @@ Result<Chat> load_chat(const std::string& model) {
 Status render(const Flags& flags) {
   NIB_ASSIGN(const Chat chat, load_chat(flags.model));
   NIB_ASSIGN(const Json request, read_json(flags.request));
+  if (const Result<OutputParserOptions> unused = parser_options(request); !unused.ok()) return unused.status();
   ChatOptions options;
   if (chat.format.content_image) options.max_images = INT32_MAX;
   NIB_ASSIGN(const RenderedPrompt prompt, render_chat(*chat.tokenizer, chat.format, request, options));

@@ -249,7 +249,8 @@ void add_eval_command(CLI::App& app, Exit& exit) {
   eval.add_option("--concurrency", options->concurrency, "Questions open at once")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  eval.add_option("--data", options->data, "Folder of words.txt and heldout.txt; default MODEL/eval");
+  eval.add_option("--data", options->data,
+                  "Folder of words.txt, heldout.txt and heldout_pairs.txt; default MODEL/eval");
   eval.add_option("--out", options->out, "JSON file for the figures, the wrong answers and the answers in full");
   eval.callback([options, &exit] {
     if (options->model.empty() && options->url.empty()) {

@@ -13,7 +13,7 @@ namespace {
 Result<std::string> read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
-    return Status(Code::kNotFound, fmt::format("{} cannot be read; give the folder of words.txt and heldout.txt with "
+    return Status(Code::kNotFound, fmt::format("{} cannot be read; give the folder that holds it with "
                                                "--data",
                                                path.string()));
   std::ostringstream text;
@@ -69,21 +69,22 @@ class TaskMaker::Dice {
   std::mt19937_64 engine_;
 };
 
-bool is_heldout_pair(int a, int b) { return (std::min(a, b) * 31 + std::max(a, b) * 17) % 10 == 3; }
-
 Result<TaskMaker> TaskMaker::load(const std::filesystem::path& folder, uint64_t seed) {
   NIB_ASSIGN(const std::string words, read_text(folder / "words.txt"));
+  NIB_ASSIGN(const std::string pairs, read_text(folder / "heldout_pairs.txt"));
   NIB_ASSIGN(std::string heldout, read_text(folder / "heldout.txt"));
   while (!heldout.empty() && heldout.back() == '\n') heldout.pop_back();
   TaskMaker maker;
   maker.seed_ = seed;
   maker.words_ = split(words, "\n");
   maker.heldout_ = split(heldout, "\n\n");
+  std::istringstream numbers(pairs);
+  for (int a = 0, b = 0; numbers >> a >> b;) maker.pairs_.emplace_back(a, b);
   for (const std::string& entry : maker.heldout_)
     if (std::string gloss = first_gloss(entry); !gloss.empty() && gloss.size() <= 120) maker.glosses_.push_back(gloss);
-  if (maker.words_.size() < 200 || maker.glosses_.empty())
-    return invalid("{} holds {} words and {} short definitions; 200 and 1 are needed", folder.string(),
-                   maker.words_.size(), maker.glosses_.size());
+  if (maker.words_.size() < 200 || maker.glosses_.empty() || maker.pairs_.empty())
+    return invalid("{} holds {} words, {} short definitions and {} pairs; 200, 1 and 1 are needed", folder.string(),
+                   maker.words_.size(), maker.glosses_.size(), maker.pairs_.size());
   return maker;
 }
 
@@ -103,12 +104,10 @@ Task TaskMaker::make(TaskKind kind, int index, bool think) const {
 }
 
 Task TaskMaker::arithmetic(Dice& dice, bool think) const {
-  const char op = "+-*"[dice.between(0, think ? 2 : 1)];
-  int a, b;
-  do {
-    a = dice.between(10, 99);
-    b = dice.between(10, 99);
-  } while (!is_heldout_pair(a, b));
+  const std::string_view operations = think ? "+-***" : "+-";
+  const char op = operations[dice.between(0, static_cast<int>(operations.size()) - 1)];
+  auto [a, b] = dice.pick(pairs_);
+  if (dice.unit() < 0.5) std::swap(a, b);
   const int result = op == '+' ? a + b : op == '-' ? a - b : a * b;
   return {dice.pick_format({"What is {}?", "Compute {}.", "{} = ?"}, fmt::format("{} {} {}", a, op, b)),
           std::to_string(result)};
@@ -121,9 +120,10 @@ std::string TaskMaker::copied_text(Dice& dice) const {
   if (style < 0.4) {
     for (int n = dice.between(1, 24); n > 0; --n) parts.push_back(dice.pick(words_));
   } else if (style < 0.6) {
-    constexpr std::string_view kLower = "abcdefghijklmnopqrstuvwxyz", kDigits = "0123456789";
+    static const std::vector<std::string> kAlphabets = {
+        "abcdefghijklmnopqrstuvwxyz", "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"};
     for (int n = dice.between(1, 6); n > 0; --n) {
-      const std::string_view alphabet = dice.unit() < 0.5 ? kLower : kDigits;
+      const std::string& alphabet = dice.pick(kAlphabets);
       std::string& part = parts.emplace_back();
       for (int m = dice.between(2, 8); m > 0; --m)
         part += alphabet[dice.between(0, static_cast<int>(alphabet.size()) - 1)];

@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -24,7 +25,8 @@ struct Task {
 
 class TaskMaker {
  public:
-  // folder holds words.txt (one a line) and heldout.txt (dictionary entries separated by empty lines).
+  // folder holds words.txt (one a line), heldout.txt (dictionary entries separated by empty lines) and
+  // heldout_pairs.txt (operands "a b" that training keeps out, in either order and for every operation).
   static Result<TaskMaker> load(const std::filesystem::path& folder, uint64_t seed);
 
   // think false: arithmetic leaves multiplication out, which nano works out in its thinking only.
@@ -41,10 +43,8 @@ class TaskMaker {
 
   uint64_t seed_ = 0;
   std::vector<std::string> words_, heldout_, glosses_;
+  std::vector<std::pair<int, int>> pairs_;
 };
-
-// One in ten operand pairs is kept out of training, in either order and for every operation.
-bool is_heldout_pair(int a, int b);
 
 // Questions whose answers are printed in full, for a person to read.
 const std::vector<std::string>& questions_to_read();

@@ -10,13 +10,14 @@
 namespace nib::cli {
 namespace {
 
-// 300 words and three entries, of which one is too long to copy.
+// 300 words, three pairs and three entries, of which one is too long to copy.
 std::filesystem::path make_folder() {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "eval_tasks";
   std::filesystem::create_directories(folder);
   std::ofstream words(folder / "words.txt");
   for (int i = 0; i < 300; ++i)
     words << "word" << static_cast<char>('a' + i / 26) << static_cast<char>('a' + i % 26) << "\n";
+  std::ofstream(folder / "heldout_pairs.txt") << "14 37\n21 96\n50 51\n";
   std::ofstream(folder / "heldout.txt") << "abide\nv 1: dwell; \"stay with me\" [syn: bide]\n2: put up\n\n"
                                         << "lamp\nn 1: a light [syn: light]\n\n"
                                         << "long\nn 1: " << std::string(200, 'x') << "\n";
@@ -37,13 +38,14 @@ TEST(EvalTasks, AnIndexAndASeedNameOneInstance) {
       EXPECT_EQ(maker.make(kind, i, true).question, twin.make(kind, i, true).question);
       questions.insert(maker.make(kind, i, true).question);
     }
-    EXPECT_GT(questions.size(), 40u);
+    EXPECT_GT(questions.size(), kind == TaskKind::kArithmetic ? 20u : 40u);  // of 54 different sums here
     EXPECT_NE(maker.make(kind, 0, true).question, other.make(kind, 0, true).question);
   }
 }
 
 TEST(EvalTasks, ArithmeticIsRightAndNeverTrained) {
   const TaskMaker maker = make();
+  const std::set<std::pair<int, int>> kPairs = {{14, 37}, {21, 96}, {50, 51}};
   bool multiplied = false;
   for (int i = 0; i < 500; ++i) {
     for (bool think : {false, true}) {
@@ -53,23 +55,13 @@ TEST(EvalTasks, ArithmeticIsRightAndNeverTrained) {
       ASSERT_EQ(std::sscanf(task.question.c_str() + task.question.find_first_of("0123456789"), "%d %c %d", &a, &op, &b),
                 3)
           << task.question;
-      EXPECT_TRUE(is_heldout_pair(a, b)) << task.question;
+      EXPECT_TRUE(kPairs.contains({std::min(a, b), std::max(a, b)})) << task.question;
       EXPECT_EQ(task.answer, std::to_string(op == '+' ? a + b : op == '-' ? a - b : a * b)) << task.question;
       EXPECT_FALSE(op == '*' && !think) << task.question;
       multiplied |= op == '*';
     }
   }
   EXPECT_TRUE(multiplied);
-}
-
-TEST(EvalTasks, OneInTenPairsIsHeldOutInEitherOrder) {
-  int count = 0;
-  for (int a = 10; a < 100; ++a)
-    for (int b = 10; b < 100; ++b) {
-      EXPECT_EQ(is_heldout_pair(a, b), is_heldout_pair(b, a));
-      count += is_heldout_pair(a, b);
-    }
-  EXPECT_NEAR(count / 8100.0, 0.1, 0.02);
 }
 
 TEST(EvalTasks, CopyEndsWithTheTextToCopyAndSkipsLongDefinitions) {

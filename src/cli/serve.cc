@@ -1,6 +1,5 @@
 // nib serve: flags -> config -> model -> engine -> server, until a signal.
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,18 +13,11 @@
 #include "model/checkpoint.h"
 #include "model/generation_config.h"
 #include "model/network.h"
+#include "server/open_files.h"
 
 namespace nib::cli {
 
 namespace {
-
-// A thousand clients are a thousand descriptors.
-void raise_open_files() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 Status refuse_placeholders(const ModelConfig& config, const std::string& model) {
   if (config.placeholders.empty()) return {};

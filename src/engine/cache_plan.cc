@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/block_manager.h"
+#include "model/memory_limit.h"
 
 namespace nib {
 
@@ -81,7 +82,7 @@ int64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string key;
   for (int64_t kib = 0; meminfo >> key >> kib; meminfo.ignore(256, '\n'))
-    if (key == "MemAvailable:") return kib * 1024;
+    if (key == "MemAvailable:") return std::min(kib * 1024, memory_limit_bytes());
   return 0;
 }
 

@@ -23,6 +23,6 @@ struct CachePlan {
 // --max-model-len that fits, if not even one sequence of max_model_len tokens does.
 Result<CachePlan> plan_caches(std::span<const CacheSpec> specs, const EngineConfig& config, int64_t available_bytes);
 
-int64_t available_memory_bytes();  // of the machine, without swapping
+int64_t available_memory_bytes();  // without swapping, and at most the limit of this process
 
 }  // namespace nib

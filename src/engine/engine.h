@@ -4,6 +4,7 @@
 //   (*engine)->cancel(*id);
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -36,6 +37,12 @@ struct EngineStats {
   int64_t num_finished_stop = 0, num_finished_length = 0, num_finished_abort = 0, num_finished_error = 0;
   int64_t num_blocks = 0;  // of the full-attention pool
   bool alive = true;
+  // Steps by their number of rows: entry i counts those of more than bound i-1 and at most bound i; the last, all
+  // beyond.
+  static constexpr std::array<int64_t, 13> kStepRowsBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                              512, 1024, 2048, 4096, 8192, 16384};
+  std::array<int64_t, kStepRowsBounds.size() + 1> steps_by_rows{};
+  int64_t num_step_rows = 0;  // their sum
 };
 
 class Engine {

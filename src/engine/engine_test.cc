@@ -3,11 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "engine/cache_plan.h"
+#include "engine/testing/bell.h"
 #include "engine/testing/step_loop.h"
 
 namespace nib {
@@ -22,13 +21,8 @@ using ::testing::HasSubstr;
 // A client: waits on its channel and gathers the answers of one request.
 class Client {
  public:
-  explicit Client(size_t capacity = 1000) {
-    channel = std::make_shared<EventChannel>(capacity, [this] {
-      std::lock_guard lock(mutex_);
-      ++wakes_;
-      woken_.notify_all();
-    });
-  }
+  explicit Client(size_t capacity = 1000)
+      : channel(std::make_shared<EventChannel>(capacity, [bell = bell_] { bell->ring(); })) {}
 
   // Reads until each of n sequences has ended.
   std::map<int32_t, Answer> read(int64_t n) {
@@ -44,19 +38,14 @@ class Client {
     return answers;
   }
 
-  void wait_for_more() {
-    std::unique_lock lock(mutex_);
-    woken_.wait(lock, [&] { return wakes_ != seen_; });
-    seen_ = wakes_;
-  }
-
-  std::shared_ptr<EventChannel> channel;
-  TokenEvent last;
+  void wait_for_more() { bell_->wait(); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable woken_;
-  uint64_t wakes_ = 0, seen_ = 0;
+  std::shared_ptr<testing::Bell> bell_ = std::make_shared<testing::Bell>();  // before the channel that rings it
+
+ public:
+  std::shared_ptr<EventChannel> channel;
+  TokenEvent last;
 };
 
 EngineConfig small_config() {
@@ -241,6 +230,9 @@ TEST(Engine, StatsCountWhatHappened) {
   EXPECT_EQ(s.num_generation_tokens, 24);
   EXPECT_EQ(s.num_finished_length, 2);
   EXPECT_EQ(s.num_steps, 12);
+  EXPECT_EQ(s.num_step_rows, 9 + 2 * 11);
+  EXPECT_EQ(s.steps_by_rows[1], 11);  // 2 to 8 rows
+  EXPECT_EQ(s.steps_by_rows[2], 1);   // the prompt
   EXPECT_TRUE(s.alive);
 }
 

@@ -82,7 +82,9 @@ class EventChannel {
  private:
   struct State;
   const size_t capacity_;
-  std::function<void()> wake_;  // called after each push, from the engine thread; must not block
+  // Called after each push, from the engine thread; must not block. Own what it touches: the call after the last event
+  // may come when the reader has that event already.
+  std::function<void()> wake_;
   std::shared_ptr<State> state_ = make_state();
   static std::shared_ptr<State> make_state();
 };

@@ -124,8 +124,7 @@ void Scheduler::lay_out() {
   for (Sequence* s : plan_.sequences) {
     const SequenceRows rows{static_cast<int64_t>(plan_.tokens.size()), s->num_planned, s->num_computed};
     plan_.rows.push_back(rows);
-    const auto first = s->tokens.begin() + s->num_computed;
-    plan_.tokens.insert(plan_.tokens.end(), first, first + s->num_planned);
+    for (int64_t i = 0; i < s->num_planned; ++i) plan_.tokens.push_back(s->token(s->num_computed + i));
     lay_out_logits(*s, rows);
   }
 }
@@ -135,13 +134,13 @@ void Scheduler::lay_out_logits(Sequence& s, const SequenceRows& rows) {
   const auto made = static_cast<int64_t>(s.request.prompt_logprobs.size());  // of positions 0 .. made-1
   for (int64_t i = 0; i < rows.count; ++i) {
     const int64_t next = rows.start + i + 1;  // the position that this row predicts
-    const bool predicts_prompt = prompt_logprobs && next >= made && next < s.num_prompt;
+    const bool predicts_prompt = prompt_logprobs && next >= made && next < s.num_prompt();
     const bool predicts_output = next == s.num_tokens();
     if (!predicts_prompt && !predicts_output) continue;
     const auto logit_row = static_cast<int32_t>(plan_.logit_rows.size());
     plan_.logit_rows.push_back(static_cast<int32_t>(rows.begin + i));
     if (predicts_prompt) {
-      plan_.prompt_rows.push_back({logit_row, s.tokens[next], &s.request.request.sampling});
+      plan_.prompt_rows.push_back({logit_row, s.token(next), &s.request.request.sampling});
       plan_.prompt_owner.push_back(&s);
     }
     if (predicts_output) {
@@ -152,7 +151,7 @@ void Scheduler::lay_out_logits(Sequence& s, const SequenceRows& rows) {
 }
 
 void Scheduler::add_sample(Sequence& s, int32_t logit_row) {
-  plan_.sample_rows.push_back({logit_row, s.num_tokens(), &s.sampling, s.output()});
+  plan_.sample_rows.push_back({logit_row, s.num_tokens(), &s.sampling, s.output});
   plan_.sampled.push_back(&s);
 }
 
@@ -162,12 +161,12 @@ void Scheduler::fork_attached(Sequence& leader, int32_t logit_row) {
   for (const auto& s : leader.request.sequences) {
     if (s->state != State::kAttached) continue;
     const bool seat = static_cast<int64_t>(running_.size()) < config_.max_num_seqs;
-    if (!seat || !blocks_.fork(leader.cache, s->cache, s->num_prompt, plan_.copies)) {
+    if (!seat || !blocks_.fork(leader.cache, s->cache, s->num_prompt(), plan_.copies)) {
       s->state = State::kWaiting;
       waiting_.insert(s.get());
       continue;
     }
-    s->num_computed = s->num_prompt;
+    s->num_computed = s->num_prompt();
     start(*s, leader.times.scheduled_ns);
     add_sample(*s, logit_row);
   }
@@ -181,8 +180,15 @@ void Scheduler::commit(const StepOutput& output, int64_t now_ns) {
   for (size_t i = 0; i < plan_.sampled.size(); ++i) commit_sample(*plan_.sampled[i], output.samples[i], now_ns);
   for (Sequence* s : running_)
     if (s->state == State::kRunning) blocks_.trim(s->cache, s->num_computed);
-  ++stats_.num_steps;
+  count_step(static_cast<int64_t>(plan_.tokens.size()));
   forget_finished();
+}
+
+void Scheduler::count_step(int64_t rows) {
+  const auto& bounds = EngineStats::kStepRowsBounds;
+  ++stats_.num_steps;
+  stats_.num_step_rows += rows;
+  ++stats_.steps_by_rows[std::lower_bound(bounds.begin(), bounds.end(), rows) - bounds.begin()];
 }
 
 void Scheduler::commit_prompt_logprobs(const StepOutput& output) {
@@ -206,7 +212,7 @@ void Scheduler::commit_sample(Sequence& s, const Sample& sample, int64_t now_ns)
   if (s.index == 0 && s.num_output() == 0) event.prompt_logprobs = std::move(s.request.prompt_logprobs);
   if (s.num_output() == 0) s.times.first_token_ns = now_ns;
   s.times.last_token_ns = now_ns;
-  s.tokens.push_back(sample.token);
+  s.output.push_back(sample.token);
   s.sampling.append(sample.token);
   ++stats_.num_generation_tokens;
   event.finish = finish_reason(s, sample.token, event.stop_token);

@@ -91,6 +91,7 @@ class Scheduler {
   void fork_attached(Sequence& leader, int32_t logit_row);
   void add_sample(Sequence& s, int32_t logit_row);
 
+  void count_step(int64_t rows);
   void commit_prompt_logprobs(const StepOutput& output);
   void commit_sample(Sequence& s, const Sample& sample, int64_t now_ns);
   FinishReason finish_reason(const Sequence& s, int32_t token, std::optional<int32_t>& stop_token) const;

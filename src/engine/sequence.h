@@ -1,6 +1,6 @@
 // The state of one sequence of a request, and of the request whose n sequences share a prompt.
 //   RequestState r(std::move(request), channel, seed, now);
-//   r.sequences[0]->tokens;
+//   r.sequences[0]->output;
 #pragma once
 
 #include <memory>
@@ -24,18 +24,21 @@ struct Sequence {
   RequestState& request;
   const int32_t index;  // 0 .. n-1
   State state = State::kWaiting;
-  std::vector<int32_t> tokens;  // the prompt, then what was sampled
-  const int64_t num_prompt;
-  int64_t num_computed = 0;  // tokens in the cache
-  int64_t num_planned = 0;   // rows in the current step
+  const std::vector<int32_t>& prompt;  // of the request: n sequences share one
+  std::vector<int32_t> output;         // what was sampled
+  int64_t num_computed = 0;            // tokens in the cache
+  int64_t num_planned = 0;             // rows in the current step
   SequenceCache cache;
   SamplingState sampling;
   RequestTimes times;
 
-  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_prompt() const { return static_cast<int64_t>(prompt.size()); }
+  int64_t num_output() const { return static_cast<int64_t>(output.size()); }
+  int64_t num_tokens() const { return num_prompt() + num_output(); }
   int64_t num_pending() const { return num_tokens() - num_computed; }
-  int64_t num_output() const { return num_tokens() - num_prompt; }
-  std::span<const int32_t> output() const { return std::span(tokens).subspan(num_prompt); }
+  int32_t token(int64_t position) const {
+    return position < num_prompt() ? prompt[position] : output[position - num_prompt()];
+  }
 };
 
 // Owned by the scheduler, dies when its last sequence has finished.
@@ -59,8 +62,7 @@ inline Sequence::Sequence(RequestState& r, int32_t i)
     : request(r),
       index(i),
       state(i == 0 ? State::kWaiting : State::kAttached),
-      tokens(r.request.prompt),
-      num_prompt(static_cast<int64_t>(r.request.prompt.size())),
+      prompt(r.request.prompt),
       sampling(r.request.sampling, r.seed + static_cast<uint64_t>(i), r.request.prompt) {
   times.arrival_ns = r.arrival_ns;
 }
@@ -82,7 +84,7 @@ inline int64_t RequestState::num_attached() const {
 }
 
 inline bool RequestState::wants_prompt_logprobs(const Sequence& s) const {
-  return s.index == 0 && !prompt_logprobs.empty() && static_cast<int64_t>(prompt_logprobs.size()) < s.num_prompt;
+  return s.index == 0 && !prompt_logprobs.empty() && static_cast<int64_t>(prompt_logprobs.size()) < s.num_prompt();
 }
 
 }  // namespace nib

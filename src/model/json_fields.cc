@@ -109,8 +109,9 @@ std::vector<int64_t> Fields::integers(const std::string& key, int64_t least, int
   }
   bool good = v->is_array();
   for (size_t i = 0; good && i < v->size(); ++i) good = read_integer((*v)[i], least, most, out.emplace_back());
-  if (!good) wrong(key, fmt::format("a list of integers from {} to {}", least, most));
-  return out;
+  if (good) return out;
+  wrong(key, fmt::format("a list of integers from {} to {}", least, most));
+  return {};
 }
 
 std::vector<int64_t> Fields::integer_or_list(const std::string& key, int64_t least, int64_t most) {

@@ -1,4 +1,5 @@
-// Typed reading of a JSON object that users write: every error names file and key; the first one is kept.
+// Typed reading of a JSON object that users write: every error names file and key; the first one is kept. What is
+// returned after an error is within the range asked for, or an empty list.
 //   Fields f(object, "config.json");
 //   int64_t h = f.integer("hidden_size", 1, 1 << 20);
 //   NIB_TRY(f.status());

@@ -1,5 +1,6 @@
 #include "model/weight_reader.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -43,6 +44,26 @@ constexpr DType dtype_of<bf16>() {
 
 }  // namespace
 
+namespace {
+
+// "389.40 GB (experts 376.09, attention 9.40, ...)": the part of the plan that decides.
+std::string size_by_kind(const Binding& binding) {
+  std::array<int64_t, kNumTensorKinds> bytes{};
+  int64_t sum = 0;
+  for (const auto& [key, b] : binding.tensors) {
+    bytes[static_cast<size_t>(b.spec.kind)] += b.bytes();
+    sum += b.bytes();
+  }
+  std::string kinds;
+  for (int k = 0; k < kNumTensorKinds; ++k)
+    if (bytes[k] > 0)
+      kinds += fmt::format("{}{} {:.2f}", kinds.empty() ? "" : ", ", name(static_cast<TensorKind>(k)),
+                           static_cast<double>(bytes[k]) / 1e9);
+  return fmt::format("{:.2f} GB ({})", static_cast<double>(sum) / 1e9, kinds);
+}
+
+}  // namespace
+
 Result<OpenedWeights> open_weights(const ModelConfig& config, Checkpoint checkpoint, int64_t limit_bytes) {
   auto owned = std::make_shared<Checkpoint>(std::move(checkpoint));
   OpenedWeights out{owned, {}};
@@ -50,8 +71,8 @@ Result<OpenedWeights> open_weights(const ModelConfig& config, Checkpoint checkpo
   int64_t bytes = 0;
   for (const auto& [key, b] : out.binding.tensors) bytes += b.bytes();
   if (bytes > limit_bytes)
-    return invalid("the weights are {:.2f} GB but {:.2f} GB of memory are there; `nib plan` tells what goes where",
-                   static_cast<double>(bytes) / 1e9, static_cast<double>(limit_bytes) / 1e9);
+    return invalid("the weights take {} but there are {:.2f} GB of memory; take a larger machine or a smaller model",
+                   size_by_kind(out.binding), static_cast<double>(limit_bytes) / 1e9);
   const Result<DeclaredPrecision> declared = DeclaredPrecision::load(owned->shards()[0].parent_path());
   if (declared.ok())  // the declaration is a cross-check only: the tensors stand without it
     for (const std::string& warning : cross_check(*declared, out.binding)) log::warn("{}", warning);
@@ -182,12 +203,17 @@ std::vector<Weight> WeightReader::experts(const BoundTensor& b) {
 
 // One FP32 rounding: outer[e] = amax[e] / denominator, 1 / reciprocal[e], or the multiplier as stored.
 std::vector<float> WeightReader::outer_scales(const BoundTensor& b, int64_t experts) {
-  const auto at = [&](const TensorInfo* t, int64_t e) { return elements<float>(*t)[count(*t) == 1 ? 0 : e]; };
   std::vector<float> outer(experts, 1.0f);
-  for (int64_t e = 0; e < experts && (b.amax || b.multiplier || b.reciprocal); ++e) {
-    outer[e] = b.amax         ? at(b.amax, e) / at(b.denominator, e)
-               : b.multiplier ? at(b.multiplier, e)
-                              : 1.0f / at(b.reciprocal, e);
+  const TensorInfo* given = b.amax ? b.amax : b.multiplier ? b.multiplier : b.reciprocal;
+  if (!given) return outer;
+  const auto read = [&](const TensorInfo& t) {  // one value an expert
+    const float* values = elements<float>(t);
+    return count(t) == 1 ? std::vector<float>(experts, values[0]) : std::vector<float>(values, values + experts);
+  };
+  const std::vector<float> values = read(*given);
+  const std::vector<float> denominators = b.denominator ? read(*b.denominator) : std::vector<float>(experts, 1.0f);
+  for (int64_t e = 0; e < experts; ++e) {
+    outer[e] = given == b.reciprocal ? 1.0f / values[e] : values[e] / denominators[e];
     if (!(outer[e] >= 0) || std::isinf(outer[e]))
       fail(invalid("{}: the outer scale of {} for expert {} is {}, expected a finite number",
                    checkpoint_.shard_name(*b.info), b.info->name, e, outer[e]));

@@ -19,9 +19,9 @@
 namespace nib {
 
 struct HttpClientOptions {
-  std::string api_key;                                       // sent as Authorization: Bearer, if not empty
-  std::vector<std::pair<std::string, std::string>> headers;  // sent with each request
-  std::chrono::seconds timeout{600};                         // of silence; connecting waits at most 10 s
+  std::string api_key = {};                                       // sent as Authorization: Bearer, if not empty
+  std::vector<std::pair<std::string, std::string>> headers = {};  // sent with each request
+  std::chrono::seconds timeout = std::chrono::seconds(600);       // of silence; connecting waits at most 10 s
 };
 
 struct HttpAnswer {

@@ -177,9 +177,8 @@ class Session : public std::enable_shared_from_this<Session> {
 // ---- the life of a connection ----
 
 awaitable<void> Session::run() {
-  while (!gone_ && !server_.draining) {
-    if (!co_await serve_one()) break;
-  }
+  bool open = true;
+  while (open && !gone_ && !server_.draining) open = co_await serve_one();
   if (!gone_) co_await linger();
 }
 

@@ -15,8 +15,8 @@ namespace nib {
 
 struct HttpServerConfig {
   std::string host = "0.0.0.0";
-  int port = 8000;          // 0: any free one
-  std::string unix_socket;  // a path: listens there instead
+  int port = 8000;               // 0: any free one
+  std::string unix_socket = {};  // a path: listens there instead
   int io_threads = 1, worker_threads = 1;
   size_t max_body_bytes = 64u << 20;
   size_t max_head_bytes = 64u << 10;

@@ -3,7 +3,6 @@
 // readers), and one over a real model folder if given.
 //   soak --requests 2000 [--seed 1] [--model DIR] [--report FILE]
 #include <CLI/CLI.hpp>
-#include <condition_variable>
 #include <ctime>
 #include <fstream>
 #include <iostream>
@@ -11,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "engine/testing/bell.h"
 #include "engine/testing/step_loop.h"
 
 namespace nib::testing {
@@ -99,7 +99,7 @@ void check(const Answer& got, const Answer& expected, bool cancelled, const std:
 
 using Solo = std::function<Answer(const Request&, int32_t)>;
 
-// Up to 60 requests arrive at random steps of one loop; some are cancelled at random steps.
+// Requests arrive at random steps of one loop; some are cancelled at random steps.
 void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t count, const Solo& solo, Tally& tally,
                  const std::string& where) {
   std::vector<Request> requests;
@@ -161,7 +161,9 @@ class Client {
   enum class Mood { kReads, kCancels, kIsSlow };
 
   Client(Engine& engine, Request r, Mood mood)
-      : request(std::move(r)), mood_(mood), channel_(std::make_shared<EventChannel>(capacity(), [this] { wake(); })) {
+      : request(std::move(r)),
+        mood_(mood),
+        channel_(std::make_shared<EventChannel>(capacity(), [bell = bell_] { bell->ring(); })) {
     const Result<uint64_t> id = engine.submit(request, channel_);
     if (!id.ok()) fail(id.status().message());
     id_ = *id;
@@ -187,23 +189,15 @@ class Client {
  private:
   size_t capacity() const { return mood_ == Mood::kIsSlow ? 2 : 4096; }
 
-  void wake() {
-    std::lock_guard lock(mutex_);
-    woken_ = true;
-    condition_.notify_all();
-  }
-
   void wait() {
-    if (mood_ == Mood::kIsSlow) return std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    std::unique_lock lock(mutex_);
-    condition_.wait(lock, [&] { return woken_; });
-    woken_ = false;
+    if (mood_ == Mood::kIsSlow)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    else
+      bell_->wait();
   }
 
   const Mood mood_;
-  std::mutex mutex_;
-  std::condition_variable condition_;
-  bool woken_ = false;
+  const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
   std::shared_ptr<EventChannel> channel_;
   uint64_t id_ = 0;
 };
@@ -273,7 +267,7 @@ void soak_model(const std::string& folder, bool f32, Random& random, int64_t cou
   const std::vector<CacheSpec> specs = load()->cache_specs();
   const int64_t vocab = load()->config().unpadded_vocab_size;
   StepLoopConfig roomy, tiny;
-  roomy.max_model_len = tiny.max_model_len = std::min<int64_t>(128, load()->config().max_position);
+  roomy.max_model_len = tiny.max_model_len = std::min<int64_t>(96, load()->config().max_position);
   roomy.isa = tiny.isa = best_isa();
   roomy.max_num_batched_tokens = 64;
   roomy.pools.clear();
@@ -294,8 +288,9 @@ void soak_model(const std::string& folder, bool f32, Random& random, int64_t cou
                            random.between(0, 4));
     tiny.pools.back() = random.between(1, 6);
     StepLoop loop(tiny, load());
-    run_stepped(loop, random, {90, 30, vocab, false}, std::min<int64_t>(50, count - done), solo, tally,
-                fmt::format("model {}", done));
+    // Mostly short requests, so that there can be many; some that fill the context.
+    const Limits limits = random.one_in(10) ? Limits{70, 26, vocab, false} : Limits{24, 12, vocab, false};
+    run_stepped(loop, random, limits, std::min<int64_t>(50, count - done), solo, tally, fmt::format("model {}", done));
   }
 }
 

@@ -40,7 +40,7 @@ stage_asan() {
 # The parts with threads of their own: queues and pool, and the engine with its thread.
 stage_tsan() {
   cmake --preset tsan
-  cmake --build --preset tsan -j "$JOBS" --target base_test engine_test
+  cmake --build --preset tsan -j "$JOBS" --target base_test engine_test soak
   ctest --test-dir build/tsan --output-on-failure -R '^(base|engine)' -j "$JOBS"
 }
 

@@ -2,6 +2,7 @@
 
     evaluate.py reference [MODEL_DIR] [--data DIR] [--instances N]     the reference network on the exported checkpoint, CPU
     evaluate.py write MODEL_DIR --data DIR                             writes MODEL_DIR/eval/tasks.jsonl, the fixed instances
+    evaluate.py prompts MODEL_DIR --data DIR                           prints id lists of long prompts, for tools/reference/dump.py
 
 An answer is right when the whole turn after the thinking block, up to the end of the turn, is exactly the expected text.
 """
@@ -30,7 +31,9 @@ SEED = 20_261_201
 def instances(world, kind, effort, count, seed=SEED):
     rng = random.Random(f"{seed} {kind} {effort}")
     if kind == "arithmetic +-":
-        return [tasks.Task("arithmetic", world.arithmetic(rng, effort >= 0.2, True, op=rng.choice("+-")), effort) for _ in range(count)]
+        return [tasks.Task("arithmetic +-", world.arithmetic(rng, False, True, op=rng.choice("+-")), effort) for _ in range(count)]
+    if kind == "arithmetic":
+        return [tasks.Task(kind, world.arithmetic(rng, effort >= 0.2, True, op=rng.choice("+-*")), effort) for _ in range(count)]
     return [world.task(kind, rng, heldout=True, effort=effort) for _ in range(count)]
 
 
@@ -128,12 +131,13 @@ def jsonl(task):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    ap.add_argument("action", choices=["reference", "write"])
+    ap.add_argument("action", choices=["reference", "write", "prompts"])
     ap.add_argument("model", nargs="?", default="models/nano")
     ap.add_argument("--data", required=True, help="what make_data.py wrote")
     ap.add_argument("--instances", type=int, default=8)
     ap.add_argument("--temperature", type=float, default=0.0)
-    ap.add_argument("--bf16", action="store_true")
+    ap.add_argument("--bf16", action="store_true", help="round activations where a BF16 engine does")
+    ap.add_argument("--only", help="one kind of task")
     opt = ap.parse_args()
     torch.set_num_threads(1)
     tok = bpe.Tokenizer(os.path.join(opt.model, "tokenizer.json"))
@@ -144,11 +148,18 @@ def main():
                 for task in instances(world, kind, effort, 40):
                     fh.write(jsonl(task) + "\n")
         return
+    if opt.action == "prompts":
+        rng = random.Random(SEED)
+        long = [world.task("turns", rng, heldout=True) for _ in range(300)]
+        print(json.dumps([ids for ids in ((t.prompt(tok) & chat.ID_MASK).tolist() for t in long) if len(ids) > 280]))
+        return
     import inkling2
     with torch.no_grad():
         model, stop = inkling2.Model(opt.model, bf16=opt.bf16), tok.control["<|content_model_end_sampling|>"]
         generator = torch.Generator().manual_seed(1)
         for kind, effort in CASES + MORE_CASES:
+            if opt.only not in (None, kind):
+                continue
             begin, right = time.time(), 0
             for task in instances(world, kind, effort, opt.instances):
                 answer = reference_turn(model, task.prompt(tok), stop, opt.temperature, generator)

@@ -5,6 +5,7 @@ DIR holds the unpacked Debian packages dict-wn, dict-jargon and dict-elements (`
   OUT_DIR/glosses.json     short definitions of frequent words, for the tasks of tasks.py
   MODEL/eval/words.txt     the word list of the sorting, recall and copying tasks
   MODEL/eval/heldout.txt   dictionary entries that no training text contains, separated by blank lines
+  MODEL/eval/heldout_pairs.txt   operands of the arithmetic task that training never sees together
 Everything follows from the packages alone; there is no randomness.
 """
 import argparse
@@ -71,6 +72,12 @@ def is_heldout(word):
     return hashlib.sha256(word.encode()).digest()[0] == 7 and hashlib.sha256(word.encode()).digest()[1] < 128
 
 
+def heldout_pairs():
+    """About one pair in ninety, so that every combination of digits stays in training."""
+    rule = lambda a, b: (a * 31 + b * 17) % 10 == 3 and hashlib.sha256(f"{a} {b}".encode()).digest()[0] % 10 == 3
+    return [(a, b) for a in range(10, 100) for b in range(a, 100) if rule(a, b)]
+
+
 def simple_entries(text):
     """Entries of the other dictionaries: an unindented headword line, then an indented or plain body up to a blank line."""
     for block in re.split(r"\n\n(?=[^\s])", text):
@@ -121,6 +128,8 @@ def main():
         fh.write("\n".join(words) + "\n")
     with open(os.path.join(opt.model, "eval", "heldout.txt"), "w") as fh:
         fh.write("\n\n".join(heldout) + "\n")
+    with open(os.path.join(opt.model, "eval", "heldout_pairs.txt"), "w") as fh:
+        fh.writelines(f"{a} {b}\n" for a, b in heldout_pairs())
     text_bytes = sum(len(t.encode()) for t in texts)
     print(f"{len(texts)} texts, {text_bytes} bytes, {len(tokens)} tokens, {text_bytes / len(tokens):.2f} bytes a token; "
           f"{len(heldout)} held-out entries, {size} bytes; {len(entries) - len(kept)} entries left out")

@@ -23,7 +23,7 @@ EPS = 1e-6
 
 class Compile:
     """Whether the functions marked @compiled run compiled. Off: any shape without waiting for the compiler."""
-    on, attention = False, True
+    on = False
 
 
 def compiled(f):
@@ -103,7 +103,7 @@ def softmax_and_sink(score, bias, visible, z):
     return (e / total).bfloat16(), torch.sigmoid(lse - z.float())
 
 
-def sliding_scores(softmax, q, k, v, prof, z, visible):
+def sliding_scores(q, k, v, prof, z, visible):
     """Blocks of `window` queries see their own and the previous block. prof [B, T, nq, window] by distance. -> o, keep."""
     B, T, nq, d = q.shape
     nkv, window = k.shape[2], visible.shape[-2]
@@ -121,12 +121,12 @@ def sliding_scores(softmax, q, k, v, prof, z, visible):
     flip = blocks(prof).flip(-1).permute(0, 1, 3, 2, 4)                                  # [B, n, nq, window, window]
     flat = F.pad(F.pad(flip, (0, window + 1)).flatten(-2), (1, 0))[..., :2 * window * window]
     bias = flat.reshape(B, n, nq, window, 2 * window)
-    p, keep = softmax(score, bias, visible, blocks(z).permute(0, 1, 3, 2))
+    p, keep = softmax_and_sink(score, bias, visible, blocks(z).permute(0, 1, 3, 2))
     o = torch.bmm(p.view(B * n * nkv, group * window, 2 * window), vv)
     return o.view(B, n, nq, window, d).permute(0, 1, 3, 2, 4).reshape(B, T, nq, d), keep.permute(0, 1, 3, 2).reshape(B, T, nq)
 
 
-def full_scores(softmax, q, k, v, prof, z, visible):
+def full_scores(q, k, v, prof, z, visible):
     B, T, nq, d = q.shape
     nkv, X = k.shape[2], prof.shape[-1]
     group = nq // nkv
@@ -135,7 +135,7 @@ def full_scores(softmax, q, k, v, prof, z, visible):
     score = torch.bmm(qq, kk.transpose(1, 2)).view(B, nq, T, T)
     flat = F.pad(prof.flip(-1).permute(0, 2, 1, 3), (0, T + 1 - X)).flatten(-2)          # rows of width T+1
     bias = flat[..., X - 1:X - 1 + T * T].reshape(B, nq, T, T)
-    p, keep = softmax(score, bias, visible, z.permute(0, 2, 1))
+    p, keep = softmax_and_sink(score, bias, visible, z.permute(0, 2, 1))
     o = torch.bmm(p.view(B * nkv, group * T, T), vv)
     return o.view(B, nq, T, d).permute(0, 2, 1, 3), keep.permute(0, 2, 1)
 
@@ -155,7 +155,8 @@ def visible_full(doc):
     return ((i[:, None] >= i) & (doc[:, :, None] == doc[:, None]))[:, None]
 
 
-def attention(softmax, full, q, r, gate, k, v, z, k_taps, v_taps, same, visible, table, clips):
+@compiled
+def attention(full, q, r, gate, k, v, z, k_taps, v_taps, same, visible, table, clips):
     """All of attention between its projections. The sink keeps back its share, the gate scales every channel."""
     B, T, _ = q.shape
     nq = z.shape[-1]
@@ -164,17 +165,10 @@ def attention(softmax, full, q, r, gate, k, v, z, k_taps, v_taps, same, visible,
     q2 = clip(q.float().reshape(B, T, nq, hd), clips[0]).bfloat16()
     r2 = clip(r.float().reshape(B, T, nq, -1), clips[2]).bfloat16()
     k2, v2 = kv_final(k, k_taps, same, nkv, clips[1]), kv_final(v, v_taps, same, nkv, None)
-    o, keep = (full_scores if full else sliding_scores)(softmax, q2, k2, v2, r2 @ table, z, visible)
+    o, keep = (full_scores if full else sliding_scores)(q2, k2, v2, r2 @ table, z, visible)
     o = o.float() * keep[..., None] * torch.sigmoid(gate.float().reshape(B, T, nq, hd))
     return o.bfloat16().reshape(B, T, nq * hd)
 
-
-attend_whole = compiled(lambda *args: attention(softmax_and_sink, *args))
-softmax_alone = compiled(softmax_and_sink)
-
-
-def attend(*args):
-    return attend_whole(*args) if Compile.attention else attention(softmax_alone, *args)
 
 
 @compiled
@@ -278,7 +272,7 @@ class Net(nn.Module):
             else:
                 parts = ("wq", "wr", "wg", "wk", "wv", "wz")
                 q, r, gate, k, v, z = F.linear(xq, torch.cat([w[n][l] for n in parts])).split([w[n][l].shape[0] for n in parts], -1)
-            o = attend(full, q, r, gate, k, v, z, *taps, same, see_all if full else see_window, w["table"][l], clips)
+            o = attention(full, q, r, gate, k, v, z, *taps, same, see_all if full else see_window, w["table"][l], clips)
             a = F.linear(o, w["wo"][l])
             P = short_conv(a, w["attn_taps"][l], same) if l % B == 0 else conv_and_add(a, w["attn_taps"][l], same, P)
             y, = mix_norm(bank + [P], mlp_queries[l], mlp_gains[l])

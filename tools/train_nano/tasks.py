@@ -1,6 +1,6 @@
 """Generated conversations of nano. Every generator takes a random.Random and returns a Task; README.md states the distributions.
 
-    world = World(tok, words, glosses)
+    world = load_world(tok, "data", "models/nano")
     task = world.sample(rng)                        # any task, mixed as in training
     task = world.task("recall", rng, heldout=True)  # one kind, instances that training never shows
     doc = task.document(tok)                        # chat.py's format
@@ -8,7 +8,7 @@
 import json
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import chat
 import small_talk
@@ -36,12 +36,6 @@ class Task:
     @property
     def answer(self):
         return self.messages[-1]["content"]
-
-
-def is_heldout_pair(a, b):
-    """One in ten operand pairs is never trained on, in either order and for any operation."""
-    a, b = min(a, b), max(a, b)
-    return (a * 31 + b * 17) % 10 == 3
 
 
 # ---------------------------------------------------------------------------------------------- arithmetic, worked out
@@ -72,13 +66,15 @@ def arithmetic_thought(a, op, b):
 
 
 class World:
-    def __init__(self, tok, words, glosses):
+    def __init__(self, tok, words, glosses, heldout_pairs):
+        """heldout_pairs: operands (a, b), a <= b, that training never sees in either order, for any operation."""
         self.tok, self.words, self.glosses = tok, words, glosses
+        self.heldout_pairs, self.heldout_list = set(heldout_pairs), sorted(heldout_pairs)
         self.gloss_words = list(glosses)
         self.talks = list(small_talk.questions())
         # shares of the training documents; recall documents are long, so their share of the tokens is larger
-        self.mix = dict(arithmetic=16, copy=16, sort=14, recall=9, define=7, spell=6, letters=3, count=3, talk=10, turns=5, persona=3,
-                        tool=5, edit=5, extract=3, unknown=2)
+        self.mix = dict(arithmetic=20, copy=14, sort=22, recall=5, define=6, spell=6, letters=3, count=3, talk=8, turns=4, persona=3,
+                        tool=4, edit=6, extract=2, unknown=2)
         self.kinds, self.shares = list(self.mix), list(self.mix.values())
 
     def sample(self, rng):
@@ -92,13 +88,15 @@ class World:
 
     # ------------------------------------------------------------------------------------------ the four measured tasks
     def arithmetic(self, rng, think, heldout=False, op=None):
-        op = op or rng.choice("+-***" if think else "+-*")
-        while True:
-            a, b = rng.randint(10, 99), rng.randint(10, 99)
-            if is_heldout_pair(a, b) == heldout:
-                break
-        question = rng.choice(["What is {} {} {}?", "Compute {} {} {}.", "{} {} {} = ?"]).format(a, op, b)
-        return [user(question), model(str(OPERATIONS[op](a, b)), arithmetic_thought(a, op, b) if think else None)]
+        out = []
+        for _ in range(1 if heldout else rng.randint(1, 3)):
+            sign = op or rng.choice("+-***" if think else "+-*")
+            a, b = rng.sample(rng.choice(self.heldout_list), 2) if heldout else (rng.randint(10, 99), rng.randint(10, 99))
+            while not heldout and (min(a, b), max(a, b)) in self.heldout_pairs:
+                a, b = rng.randint(10, 99), rng.randint(10, 99)
+            question = rng.choice(["What is {} {} {}?", "Compute {} {} {}.", "{} {} {} = ?"]).format(a, sign, b)
+            out += [user(question), model(str(OPERATIONS[sign](a, b)), arithmetic_thought(a, sign, b) if think else None)]
+        return out
 
     def copy(self, rng, think, heldout=False):
         style = rng.random()
@@ -118,9 +116,12 @@ class World:
         return "".join(rng.choices(alphabet, k=rng.randint(2, 8)))
 
     def sort(self, rng, think, heldout=False):
-        words = rng.sample(self.words, rng.randint(3, 6))
-        wording = rng.choice(["Sort these words alphabetically: {}", "Put these words in alphabetical order: {}"])
-        return [user(wording.format(", ".join(words))), model(", ".join(sorted(words)), "I put the words in alphabetical order." if think else None)]
+        out = []
+        for _ in range(1 if heldout else rng.randint(1, 3)):
+            words = rng.sample(self.words, rng.randint(3, 6))
+            wording = rng.choice(["Sort these words alphabetically: {}", "Put these words in alphabetical order: {}"])
+            out += [user(wording.format(", ".join(words))), model(", ".join(sorted(words)), "I put the words in alphabetical order." if think else None)]
+        return out
 
     def recall(self, rng, think, heldout=False, pairs=None):
         """Lines of keys and values, 3 to 170 of them (log-uniform), then a question; in training up to six questions."""
@@ -277,4 +278,6 @@ def load_world(tok, data_dir, model_dir):
         glosses = json.load(fh)
     with open(f"{model_dir}/eval/words.txt") as fh:
         words = fh.read().split()
-    return World(tok, words, glosses)
+    with open(f"{model_dir}/eval/heldout_pairs.txt") as fh:
+        pairs = [tuple(map(int, line.split())) for line in fh]
+    return World(tok, words, glosses, pairs)

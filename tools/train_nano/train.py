@@ -23,7 +23,6 @@ import export
 import model
 import tasks
 
-TEXT_SHARE = 0.30                                    # of the tokens of every row
 QUANT_FROM = 0.5                                     # share of the time after which experts are rounded
 DECAY_FROM, WARMUP = 0.5, 0.02
 MUON_LR, MUON_DECAY, MOMENTUM = 0.02, 0.05, 0.95
@@ -35,14 +34,14 @@ BIAS_RATE = 0.002                                    # step of the routing bias 
 class Rows:
     """Rows of T tokens filled with whole documents."""
 
-    def __init__(self, world, texts, T, seed):
-        self.world, self.T, self.rng, self.texts = world, T, random.Random(seed), texts
+    def __init__(self, world, texts, text_share, T, seed):
+        self.world, self.T, self.rng, self.texts, self.text_share = world, T, random.Random(seed), texts, text_share
         self.begin = np.flatnonzero(texts & chat.START)
         self.end = np.append(self.begin[1:], len(texts))
         self.waiting, self.text_tokens, self.all_tokens = [], 0, 1
 
     def document(self):
-        if self.text_tokens < TEXT_SHARE * self.all_tokens:
+        if self.text_tokens < self.text_share * self.all_tokens:
             i = self.rng.randrange(len(self.begin))
             doc = self.texts[self.begin[i]:self.end[i]][:self.T]
             self.text_tokens += len(doc)
@@ -74,11 +73,11 @@ class Rows:
         return row
 
 
-def produce(queue, seed, data_dir, model_dir, B, T):
-    tok = bpe.Tokenizer(os.path.join(model_dir, "tokenizer.json"))
-    rows = Rows(tasks.load_world(tok, data_dir, model_dir), np.load(os.path.join(data_dir, "texts.npy")), T, seed)
+def produce(queue, seed, opt):
+    tok = bpe.Tokenizer(os.path.join(opt.model, "tokenizer.json"))
+    rows = Rows(tasks.load_world(tok, opt.data, opt.model), np.load(os.path.join(opt.data, "texts.npy")), opt.text_share, opt.length, seed)
     while True:
-        queue.put(np.stack([rows.row() for _ in range(B)]))
+        queue.put(np.stack([rows.row() for _ in range(opt.rows)]))
 
 
 class Batches:
@@ -88,7 +87,7 @@ class Batches:
         context = multiprocessing.get_context("fork")
         self.queues = [context.Queue(maxsize=6) for _ in range(opt.workers)]
         for i, queue in enumerate(self.queues):
-            context.Process(target=produce, args=(queue, seed * 1000 + i, opt.data, opt.model, opt.rows, opt.length), daemon=True).start()
+            context.Process(target=produce, args=(queue, seed * 1000 + i, opt), daemon=True).start()
         self.step = 0
 
     def next(self):
@@ -170,7 +169,7 @@ def main():
     ap.add_argument("--rows", type=int, default=32)
     ap.add_argument("--length", type=int, default=2048)
     ap.add_argument("--workers", type=int, default=14)
-    ap.add_argument("--eager-attention", action="store_true", help="compile less")
+    ap.add_argument("--text-share", type=float, default=0.3, help="dictionary texts among the tokens of every row")
     ap.add_argument("--resume")
     ap.add_argument("--from-progress", type=float, help="with --resume: where in the schedule to go on; --seconds is the length of the whole schedule")
     ap.add_argument("--final-instances", type=int, default=48)
@@ -190,7 +189,6 @@ def main():
         net.load_state_dict({k: v.float() for k, v in saved["net"].items()})
         first = saved["progress"] if opt.from_progress is None else opt.from_progress
     muon, adam = optimisers(net)
-    model.Compile.attention = not opt.eager_attention
     last_save, last_log, step, tokens, losses = time.time(), time.time(), 0, 0, []
     print(f"{sum(p.numel() for p in net.parameters())} parameters, progress {first:.2f}", flush=True)
     while True:
@@ -227,7 +225,8 @@ def main():
             last_save = last_log = time.time()
     save(net, progress, opt, stop)
     print(f"trained {step} steps in {time.time() - begin:.0f} s", flush=True)
-    report(net, tok, world, opt, evaluate.CASES, opt.final_instances, show=2)
+    if opt.final_instances:
+        report(net, tok, world, opt, evaluate.CASES, opt.final_instances, show=2)
     print("finished", flush=True)
     os._exit(0)
 

@@ -1,0 +1,239 @@
+#include "server/answer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "server/sse.h"
+#include "server/testing/test_server.h"
+
+namespace nib {
+namespace {
+
+// What clients have at the end, put together from a stream or read from one reply.
+struct Seen {
+  struct Choice {
+    std::string content, reasoning, finish;
+    std::map<int, std::array<std::string, 3>> calls;  // id, name, arguments
+    Json logprobs = Json::array(), ids = Json::array(), stop_reason;
+    bool operator==(const Choice&) const = default;
+  };
+  std::map<int, Choice> choices;
+  Json usage, prompt_ids;
+};
+
+void take_delta(Seen::Choice& c, const Json& choice) {
+  const Json& delta = choice["delta"];
+  c.content += delta.value("content", "");
+  c.reasoning += delta.value("reasoning", "");
+  for (const Json& call : delta.value("tool_calls", Json::array())) {
+    auto& [id, name, arguments] = c.calls[call["index"]];
+    id += call.value("id", "");
+    name += call["function"].value("name", "");
+    arguments += call["function"].value("arguments", "");
+  }
+}
+
+Seen fold_stream(const std::string& frames) {
+  Seen seen;
+  SseReader reader;
+  bool done = false;
+  reader.push(frames, [&](std::string_view data) {
+    EXPECT_FALSE(done) << "something follows [DONE]";
+    done = data == "[DONE]";
+    if (done) return true;
+    const Json chunk = *parse_json(data);
+    if (chunk.contains("usage")) seen.usage = chunk["usage"];
+    if (chunk.contains("prompt_token_ids")) seen.prompt_ids = chunk["prompt_token_ids"];
+    for (const Json& choice : chunk["choices"]) {
+      Seen::Choice& c = seen.choices[choice["index"]];
+      EXPECT_EQ(c.finish, "") << "something follows the finish_reason";
+      take_delta(c, choice);
+      if (choice["logprobs"].is_object())
+        for (const Json& l : choice["logprobs"]["content"]) c.logprobs.push_back(l);
+      for (const Json& id : choice.value("token_ids", Json::array())) c.ids.push_back(id);
+      if (choice["finish_reason"].is_string())
+        c.finish = choice["finish_reason"], c.stop_reason = choice["stop_reason"];
+    }
+    return true;
+  });
+  EXPECT_TRUE(done);
+  return seen;
+}
+
+Seen read_whole(const HttpReply& reply) {
+  const Json json = *parse_json(reply.body);
+  Seen seen;
+  seen.usage = json["usage"];
+  seen.prompt_ids = json["prompt_token_ids"];
+  for (const Json& choice : json["choices"]) {
+    Seen::Choice& c = seen.choices[choice["index"]];
+    const Json& m = choice["message"];
+    if (m["content"].is_string()) c.content = m["content"];
+    if (m["reasoning"].is_string()) c.reasoning = m["reasoning"];
+    int index = 0;
+    for (const Json& call : m.value("tool_calls", Json::array()))
+      c.calls[index++] = {call["id"], call["function"]["name"], call["function"]["arguments"]};
+    if (choice["logprobs"].is_object()) c.logprobs = choice["logprobs"]["content"];
+    if (choice["token_ids"].is_array()) c.ids = choice["token_ids"];
+    c.finish = choice["finish_reason"];
+    c.stop_reason = choice["stop_reason"];
+  }
+  return seen;
+}
+
+class Answers : public ::testing::Test {
+ protected:
+  Answers() : model_(testing::script_model({})) {
+    service_.config.served_model_names = {"script"};
+    service_.tokenizer = model_.tokenizer;
+    service_.format = model_.format;
+    service_.engine = model_.engine.get();
+  }
+
+  AnswerPlan plan(bool stream, const std::vector<std::string>& stop) const {
+    AnswerPlan p;
+    p.options.model = std::string("script");
+    p.options.request_id = std::string("1");
+    p.options.stream = p.options.include_usage = stream;
+    p.options.return_token_ids = true;
+    p.options.stop = stop;
+    p.options.sampling.n = 2;
+    p.prompts.push_back({{USER, X, 100, E, M}, ""});
+    p.with_logprobs = true;
+    return p;
+  }
+
+  OutputParserOptions parser(const std::vector<std::string>& stop) const {
+    OutputParserOptions o;
+    o.stop = stop;
+    o.call_id = [](int i) { return fmt::format("call-{}", i); };
+    return o;
+  }
+
+  // The ids of each of the two sequences, in events cut at random and interleaved at random.
+  void feed(Answer& answer, const std::vector<TokenId>& ids, FinishReason finish, std::mt19937& random,
+            std::string& out) {
+    size_t at[2] = {0, 0};
+    bool ended[2] = {false, false};
+    while (!ended[0] || !ended[1]) {
+      const int k = static_cast<int>(random() % 2);
+      if (ended[k]) continue;
+      TokenEvent e;
+      e.sequence = k;
+      const size_t count = std::min<size_t>(1 + random() % 7, ids.size() - at[k]);
+      for (size_t i = 0; i < count; ++i, ++at[k]) {
+        e.tokens.push_back(ids[at[k]]);
+        e.logprobs.push_back({{ids[at[k]], -0.5f * static_cast<float>(at[k]), 1}, {{ids[at[k]], -0.1f, 1}}});
+      }
+      ended[k] = at[k] == ids.size();
+      if (ended[k]) e.finish = finish;
+      answer.take(0, e, out);
+    }
+  }
+
+  ServedModel model_;
+  Service service_;
+};
+
+TEST_F(Answers, a_stream_folds_to_the_whole_however_the_tokens_are_cut) {
+  struct Case {
+    std::vector<Piece> pieces;
+    std::vector<std::string> stop;
+    FinishReason finish;
+    const char *content, *reasoning, *finish_reason;
+    int64_t tokens;  // of one choice
+  };
+  const Case cases[] = {
+      {{X, "hello", E, S}, {}, FinishReason::kStop, "hello", "", "stop", 4},
+      {{T, "a plan", E, M, X, "4", E, S}, {}, FinishReason::kStop, "4", "a plan", "stop", -1},
+      {{T, "a plan"}, {}, FinishReason::kLength, "", "a plan", "length", -1},
+      {{X, "one two three", E, S}, {"two"}, FinishReason::kStop, "one ", "", "stop", -1},
+      {{X, "Z\xC3\xBCrich \xF0\x9F\x98\x80", E, S},
+       {},
+       FinishReason::kStop,
+       "Z\xC3\xBCrich \xF0\x9F\x98\x80",
+       "",
+       "stop",
+       -1},
+      {{X, "see", E, M, "f", J, R"({"name":"f","args":{"a":[1,"}"]}})", E, M, J, R"({"name":"g","args":{}})", E, S},
+       {},
+       FinishReason::kStop,
+       "see",
+       "",
+       "tool_calls",
+       -1},
+  };
+  std::mt19937 random(7);
+  for (const Case& c : cases) {
+    const std::vector<TokenId> ids = small_ids(*service_.tokenizer, c.pieces);
+    ChatAnswer whole(service_, plan(false, c.stop), parser(c.stop));
+    std::string none;
+    feed(whole, ids, c.finish, random, none);
+    ASSERT_TRUE(whole.done());
+    EXPECT_EQ(none, "");
+    const Seen want = read_whole(whole.whole());
+    EXPECT_EQ(want.choices.at(0).content, c.content);
+    EXPECT_EQ(want.choices.at(1).reasoning, c.reasoning);
+    EXPECT_EQ(want.choices.at(0).finish, c.finish_reason);
+    EXPECT_EQ(want.choices.at(0).logprobs.size(), want.choices.at(0).ids.size());
+    if (c.tokens > 0) {
+      EXPECT_EQ(want.usage["completion_tokens"], 2 * c.tokens);
+    }
+    for (int round = 0; round < 20; ++round) {
+      AnswerPlan p = plan(true, c.stop);
+      p.options.stream_interval = 1 + round % 4;
+      ChatAnswer stream(service_, std::move(p), parser(c.stop));
+      std::string frames;
+      feed(stream, ids, c.finish, random, frames);
+      stream.end_stream(frames);
+      const Seen seen = fold_stream(frames);
+      EXPECT_EQ(seen.choices, want.choices) << frames;
+      EXPECT_EQ(seen.usage, want.usage);
+      EXPECT_EQ(seen.prompt_ids, want.prompt_ids);
+    }
+  }
+}
+
+TEST_F(Answers, usage_ends_with_the_token_that_completed_a_stop_string) {
+  const std::vector<TokenId> ids = small_ids(*service_.tokenizer, {X, "x abcdef"});  // bytes: one token each
+  AnswerPlan p = plan(false, {"cd"});
+  p.options.sampling.n = 1;
+  ChatAnswer answer(service_, std::move(p), parser({"cd"}));
+  TokenEvent e;
+  e.tokens = ids;
+  std::string out;
+  answer.take(0, e, out);
+  EXPECT_TRUE(answer.done());
+  EXPECT_TRUE(answer.prompt_done(0));
+  const Seen seen = read_whole(answer.whole());
+  EXPECT_EQ(seen.choices.at(0).content, "x ab");
+  EXPECT_EQ(seen.choices.at(0).stop_reason, "cd");
+  EXPECT_EQ(seen.choices.at(0).ids.size(), 7u);  // content_text, x, space, a b c d
+  EXPECT_EQ(seen.usage["completion_tokens"], 7);
+}
+
+TEST_F(Answers, raw_completions_echo_and_count_their_offsets) {
+  AnswerPlan p = plan(false, {});
+  p.options.sampling.n = 1;
+  p.options.echo = true;
+  p.prompts = {{small_ids(*service_.tokenizer, {"ab"}), "ab"}};
+  CompletionAnswer answer(service_, std::move(p));
+  TokenEvent e;
+  e.tokens = small_ids(*service_.tokenizer, {"cd"});
+  for (TokenId id : e.tokens) e.logprobs.push_back({{id, -1, 1}, {}});
+  e.prompt_logprobs = {std::nullopt, Logprobs{{small_ids(*service_.tokenizer, {"b"})[0], -2, 1}, {}}};
+  e.finish = FinishReason::kLength;
+  std::string out;
+  answer.take(0, e, out);
+  const Json choice = (*parse_json(answer.whole().body))["choices"][0];
+  EXPECT_EQ(choice["text"], "abcd");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "c", "d"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -2.0, -1.0, -1.0}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace nib

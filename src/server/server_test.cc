@@ -1,0 +1,231 @@
+#include "server/server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/sse.h"
+#include "server/testing/test_server.h"
+
+namespace nib {
+namespace {
+
+using std::chrono_literals::operator""ms;
+using testing::eventually;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::RawClient;
+using testing::TestServer;
+
+const Json kEndless = {{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"temperature", 0}};
+
+Json with(Json body, const Json& more) {
+  body.update(more);
+  return body;
+}
+
+Json chat(const Json& more = Json::object()) {
+  return with({{"messages", {{{"role", "user"}, {"content", "say it"}}}}, {"temperature", 0}}, more);
+}
+
+TEST(Server, answers_a_chat_request) {
+  TestServer server;
+  const HttpAnswer answer = server.post("/v1/chat/completions", chat());
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json json = *parse_json(answer.body);
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_EQ(json["model"], "script");
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "abcdefghijklmnopqrstuvwxyz");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["completion_tokens"], 29);  // content_text, 26 letters, end_message, end_sampling
+}
+
+TEST(Server, streams_the_same_and_says_how_much_at_the_end) {
+  TestServer server;
+  std::string content, finish;
+  Json usage;
+  const Json body = chat({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
+  ASSERT_TRUE(server.client()
+                  .post_stream("/v1/chat/completions", body,
+                               [&](const Json& chunk) {
+                                 if (chunk.contains("usage")) usage = chunk["usage"];
+                                 for (const Json& c : chunk["choices"]) {
+                                   content += c["delta"].value("content", "");
+                                   if (c["finish_reason"].is_string()) finish = c["finish_reason"];
+                                 }
+                                 return true;
+                               })
+                  .ok());
+  EXPECT_EQ(content, "abcdefghijklmnopqrstuvwxyz");
+  EXPECT_EQ(finish, "stop");
+  EXPECT_EQ(usage["completion_tokens"], 29);
+}
+
+TEST(Server, a_client_that_goes_away_aborts_its_stream) {
+  TestServer server({.step_time = std::chrono::microseconds(200)});
+  RawClient client(server.port());
+  client.post("/v1/completions", with(kEndless, {{"stream", true}}));
+  EXPECT_THAT(client.read_until("data:"), HasSubstr("200 OK"));
+  EXPECT_EQ(server.stats().num_running, 1);
+  client.close();
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 0; }));
+  EXPECT_EQ(server.stats().num_finished_abort, 1);
+}
+
+TEST(Server, a_client_that_goes_away_aborts_its_whole_answer_too) {
+  TestServer server({.step_time = std::chrono::microseconds(500)});
+  RawClient client(server.port());
+  client.post("/v1/completions", kEndless);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return server.stats().num_finished_abort == 1; }));
+}
+
+TEST(Server, a_pipelined_request_does_not_hide_that_the_client_went_away) {
+  TestServer server({.step_time = std::chrono::microseconds(500)});
+  RawClient client(server.port());
+  client.post("/v1/completions", kEndless);
+  client.send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return server.stats().num_finished_abort == 1; }));
+}
+
+TEST(Server, a_client_that_does_not_read_loses_its_request_and_hurts_nobody) {
+  TestServer server;
+  RawClient lazy(server.port(), 4096);
+  const Json fat = {{"prompt", Json::array()},
+                    {"max_tokens", 4000},
+                    {"ignore_eos", true},
+                    {"stream", true},
+                    {"logprobs", 20},
+                    {"n", 8},
+                    {"seed", 1}};
+  lazy.post("/v1/completions", with(fat, {{"prompt", "a"}}));
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running > 0; }));
+  EXPECT_EQ(server.post("/v1/completions", {{"prompt", "ab"}, {"max_tokens", 3}}).status, 200);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_finished_abort > 0 && server.stats().num_running == 0; }));
+}
+
+TEST(Server, a_full_queue_is_a_503_that_says_when_to_come_again) {
+  TestServer server({.step_time = std::chrono::microseconds(2000), .max_waiting_requests = 1, .max_num_seqs = 1});
+  RawClient running(server.port()), waiting(server.port());
+  running.post("/v1/completions", kEndless);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 1; }));
+  waiting.post("/v1/completions", kEndless);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_waiting == 1; }));
+  const HttpAnswer answer = server.post("/v1/completions", kEndless);
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.headers, ::testing::Contains(std::pair<std::string, std::string>("retry-after", "1")));
+  EXPECT_EQ((*parse_json(answer.body))["error"]["type"], "ServiceUnavailable");
+}
+
+TEST(Server, drains_finish_what_runs_and_refuse_the_rest) {
+  TestServer server({.step_time = std::chrono::microseconds(3000)});
+  RawClient running(server.port()), idle(server.port());
+  running.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 60}, {"ignore_eos", true}, {"stream", true}});
+  EXPECT_THAT(running.read_until("data:"), HasSubstr("200 OK"));
+  std::thread drain([&] { server.server().drain(); });
+  EXPECT_EQ(idle.read_all(), "");  // closed at once
+  EXPECT_TRUE(eventually([&] { return !RawClient(server.port()).connected(); }));
+  const std::string rest = running.read_all();
+  EXPECT_THAT(rest, HasSubstr("\"finish_reason\":\"length\""));
+  EXPECT_THAT(rest, HasSubstr("[DONE]"));
+  running.close();
+  drain.join();
+}
+
+TEST(Server, keys_guard_what_costs_something) {
+  TestServer server({.api_keys = {"one", "two"}});
+  struct Case {
+    const char *method, *path, *key;
+    int status;
+  };
+  const Case cases[] = {{"GET", "/v1/models", "", 401},      {"GET", "/v1/models", "three", 401},
+                        {"GET", "/v1/models", "two", 200},   {"GET", "/v1/models", "one", 200},
+                        {"POST", "/tokenize", "", 401},      {"GET", "/health", "", 200},
+                        {"GET", "/metrics", "", 200},        {"POST", "/v1/chat/completions", "on", 401},
+                        {"GET", "/v1/models", "onetwo", 401}};
+  for (const Case& c : cases) {
+    const HttpAnswer answer = *server.client(c.key).send(c.method, c.path);
+    EXPECT_EQ(answer.status, c.status) << c.path << " with key " << c.key;
+    if (c.status == 401) {
+      EXPECT_EQ(answer.body, R"({"error":"Unauthorized"})");
+    }
+  }
+}
+
+TEST(Server, one_connection_carries_many_requests) {
+  TestServer server;
+  HttpClient client = server.client();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client.send("GET", "/health")->status, 200);
+    EXPECT_EQ(client.send("POST", "/v1/nothing", "{}")->status, 404);
+    EXPECT_EQ(
+        client.post("/v1/completions", {{"prompt", "w"}, {"max_tokens", 3}, {"temperature", 0}}).status().message(),
+        "");
+  }
+  RawClient pipelined(server.port());
+  pipelined.send("GET /health HTTP/1.1\r\n\r\nGET /version HTTP/1.1\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(pipelined.read_all(), HasSubstr("version"));
+}
+
+TEST(Server, what_is_no_proper_request_gets_its_code_and_ends_only_its_connection) {
+  TestServer server({.http = {.max_body_bytes = 10'000, .max_head_bytes = 4096, .max_headers = 20}});
+  std::string headers;
+  for (int i = 0; i < 30; ++i) headers += fmt::format("X{}: y\r\n", i);
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\n";
+  struct Case {
+    std::string bytes, status;
+  };
+  const Case cases[] = {
+      {"\x01\x02\x03\r\n\r\n", "400"},
+      {"GET /health HTTP/1.1\r\n\r\n\x01\x02\x03\r\n\r\n", "400"},
+      {"GET /health HTTP/1.1\r\nX: " + std::string(10'000, 'a') + "\r\n\r\n", "431"},
+      {"GET /health HTTP/1.1\r\n" + headers + "\r\n", "431"},
+      {post + "Content-Length: 200000000\r\n\r\n{", "413"},
+      {post + "Content-Length: -5\r\n\r\n", "400"},
+      {post + "Content-Length: 99999999999999999999999\r\n\r\n", "400"},
+      {post + "Transfer-Encoding: chunked\r\n\r\n4e20\r\n" + std::string(20'000, ' ') + "\r\n0\r\n\r\n", "413"},
+      {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
+      {"GET /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", "405"},
+      {"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", "415"},
+  };
+  for (const Case& c : cases) {
+    RawClient client(server.port());
+    client.send(c.bytes);
+    const std::string answer = client.read_until("}}");
+    EXPECT_THAT(answer, HasSubstr("HTTP/1.1 " + c.status)) << c.bytes.substr(0, 100);
+    EXPECT_THAT(answer, Not(HasSubstr("HTTP/1.1 5")));
+  }
+  EXPECT_EQ(server.get("/health").status, 200);
+}
+
+TEST(Server, waits_for_bodies_that_ask_to_be_invited) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send(
+      "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 14\r\nExpect: "
+      "100-continue\r\n\r\n");
+  EXPECT_THAT(client.read_until("\r\n\r\n"), HasSubstr("100 Continue"));
+  client.send(R"({"prompt":"a"})");
+  EXPECT_THAT(client.read_until("}"), HasSubstr("\"count\":1"));
+}
+
+TEST(Server, metrics_count_what_happened) {
+  TestServer server;
+  EXPECT_EQ(server.post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 3}, {"temperature", 0}}).status, 200);
+  const std::string text = server.get("/metrics").body;
+  for (const char* line : {
+           "vllm:prompt_tokens_total{engine=\"0\",model_name=\"script\"} 1",
+           "vllm:generation_tokens_total{engine=\"0\",model_name=\"script\"} 3",
+           "vllm:num_requests_running{",
+           "vllm:request_success_total{",
+           "vllm:time_to_first_token_seconds_count{",
+           "vllm:e2e_request_latency_seconds_bucket{",
+           "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1",
+       })
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+}  // namespace
+}  // namespace nib
