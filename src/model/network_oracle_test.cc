@@ -14,34 +14,47 @@ namespace {
 using testing::Rows;
 using testing::Sequences;
 
-// All references are FP32. FP32 runs are judged by the largest absolute error. States of the first generation are not
-// normalised and an order larger than its logits.
-constexpr float kMaxAbs = 2e-5f;
-constexpr float kMaxAbsFirstHidden = 1e-4f;
-// BF16 runs round on purpose. Near the input that is a relative L2 error below 1 %. At the end of these random networks
-// it has grown to 2 % (tools/reference with bf16=True, which shares no code, measures 2.1 % too), and where a rounding
-// tips the router to another expert that row and the rows that attend to it go their own way: so the logits are judged
-// by the best quarter of the rows, and by the best ids of all rows where the reference is sure.
+// All references are FP32 numbers. FP32 runs are judged by the largest absolute error of logits and of intermediates;
+// states of the first generation and all numbers of the trained nano are larger by an order.
+struct Reference {
+  const char* folder;
+  float max_abs_logits, max_abs_intermediates;
+};
+constexpr Reference kOracles[] = {{"tests/data/oracle/inkling-tiny-a", 2e-5f, 1e-4f},
+                                  {"tests/data/oracle/inkling-tiny-nvfp4", 2e-5f, 1e-4f},
+                                  {"tests/data/oracle/inkling2-tiny-a", 2e-5f, 2e-5f},
+                                  {"tests/data/oracle/inkling2-switches-a", 2e-5f, 2e-5f},
+                                  {"tests/data/oracle/inkling2-switches-b", 2e-5f, 2e-5f}};
+constexpr Reference kNano = {"models/nano", 2e-4f, 2e-4f};
+// BF16 runs round on purpose. Against a reference that rounds at the same points the logits agree within a relative L2
+// error of 1 %. Against the FP32 references that holds near the input; at the end of these random networks rounding has
+// grown to 2 % (and no less in the reference that rounds), and where it tips the router to another expert that row and
+// the rows that attend to it go their own way: so there the logits are judged by the best quarter of the rows, and by
+// the best ids of all rows where the reference is sure.
 constexpr double kRelativeL2 = 1e-2;
 constexpr double kQuartileRelativeL2 = 3e-2;
 constexpr float kSureMargin = 0.05f;
 constexpr double kAgreementWhereSure = 0.85;
 
 struct Case {
-  const char* folder;
+  Reference reference;
   bool f32;
   Isa isa;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.folder << (c.f32 ? " f32 " : " bf16 ") << name(c.isa); }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.reference.folder << (c.f32 ? " f32 " : " bf16 ") << name(c.isa);
+}
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* folder :
-       {"inkling-tiny-a", "inkling-tiny-nvfp4", "inkling2-tiny-a", "inkling2-switches-a", "inkling2-switches-b"})
-    for (bool f32 : {true, false})
-      for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
-        if (isa_from_name(name(isa)).ok()) all.push_back({folder, f32, isa});
+  for (bool f32 : {true, false}) {
+    for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+      if (!isa_from_name(name(isa)).ok()) continue;
+      for (const Reference& reference : kOracles) all.push_back({reference, f32, isa});
+    }
+    all.push_back({kNano, f32, best_isa()});  // too large for the plain loops
+  }
   return all;
 }
 
@@ -52,8 +65,7 @@ int32_t best_id(std::span<const float> logits) {
 class OracleTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    const std::filesystem::path folder =
-        std::filesystem::path(NIB_SOURCE_DIR) / "tests/data/oracle" / GetParam().folder;
+    const std::filesystem::path folder = std::filesystem::path(NIB_SOURCE_DIR) / GetParam().reference.folder;
     LoadOptions options;
     options.f32 = GetParam().f32;
     Result<std::unique_ptr<Network>> loaded = load_network(folder, options);
@@ -117,9 +129,10 @@ TEST_P(OracleTest, LogitsAgree) {
   int64_t num_sure = 0, num_equal = 0;
   for (int64_t length : lengths_) {
     const std::string suffix = fmt::format("_{}", length);
-    const Rows want = reference_.at("logits" + suffix), got = run(reference_.at("ids" + suffix).ids())["logits"];
+    const Rows want = reference_.at("logits" + suffix), all = run(reference_.at("ids" + suffix).ids())["logits"];
+    const Rows got{all.width, {last_rows(all, want).begin(), last_rows(all, want).end()}};
     if (GetParam().f32) {
-      EXPECT_LT(max_abs_error(last_rows(got, want), want.values), kMaxAbs) << "logits" << suffix;
+      EXPECT_LT(max_abs_error(got.values, want.values), GetParam().reference.max_abs_logits) << "logits" << suffix;
     }
     for (int64_t t = 0; t < want.count(); ++t) {
       errors.push_back(relative_l2(got.row(t), want.row(t)));
@@ -135,7 +148,7 @@ TEST_P(OracleTest, LogitsAgree) {
 
 TEST_P(OracleTest, LogitsAgreeWithAReferenceThatRoundsAtTheSamePoints) {
   if (GetParam().f32) return;
-  ASSERT_NE(bf16_reference_.empty(), std::string_view(GetParam().folder).ends_with("-tiny-a"));
+  ASSERT_NE(bf16_reference_.empty(), std::string_view(GetParam().reference.folder).ends_with("-tiny-a"));
   for (const auto& [name, ids] : bf16_reference_) {
     if (!name.starts_with("ids_")) continue;
     const Rows& want = bf16_reference_.at(fmt::format("logits{}", name.substr(3)));
@@ -167,7 +180,9 @@ TEST_P(OracleTest, IntermediatesAgree) {
       const Rows& want = reference->second;
       const auto rows = last_rows(got, want);
       if (GetParam().f32) {
-        const float tolerance = name.starts_with("hidden_") ? kMaxAbsFirstHidden : kMaxAbs;
+        const bool logits = name == "logits";
+        const float tolerance =
+            logits ? GetParam().reference.max_abs_logits : GetParam().reference.max_abs_intermediates;
         EXPECT_LT(max_abs_error(rows, want.values), tolerance) << reference->first;
       } else if (of_first_layer(name)) {
         EXPECT_LT(relative_l2(rows, want.values), kRelativeL2) << reference->first;
