@@ -1,4 +1,6 @@
 // The binary nib: lists the commands, reads the environment, hands out exit codes.
+#include <fmt/core.h>
+
 #include <cstdlib>
 
 #include "cli/commands.h"
@@ -20,6 +22,18 @@ nib::cli::Environment read_environment() {
   return env;
 }
 
+// The first argument names a command, or asks for help. Empty if it does.
+std::string wrong_command(const CLI::App& app, int argc, char** argv) {
+  const std::string given = argc > 1 ? argv[1] : "";
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == given) return {};
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  if (given.starts_with('-')) return {};
+  return given.empty() ? "a command is needed: " + names : given + ": no such command; there are " + names;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -28,15 +42,26 @@ int main(int argc, char** argv) {
   CLI::App app{"Nib serves the Inkling models", "nib"};
   app.require_subcommand(1);
   nib::cli::add_serve_command(app, env, exit);
+  nib::cli::add_chat_command(app, env, exit);
+  nib::cli::add_complete_command(app, env, exit);
   nib::cli::add_eval_command(app, exit);
   nib::cli::add_plan_command(app, env.hf_home, exit);
   nib::cli::add_check_command(app, env.hf_home, exit);
   nib::cli::add_inspect_command(app, env.hf_home, exit);
+  CLI::App& bench = *app.add_subcommand("bench", "Measures");
+  bench.require_subcommand(1);
+  nib::cli::add_bench_serve_command(bench, env, exit);
+  nib::cli::add_bench_step_command(bench, exit);
+  nib::cli::add_bench_ops_command(bench, exit);
   CLI::App& debug = *app.add_subcommand("debug", "Looks inside");
   debug.require_subcommand(1);
   nib::cli::add_debug_text_commands(debug, exit);
   nib::cli::add_debug_logits_command(debug, exit);
   nib::cli::add_debug_quantize_command(debug, exit);
+  if (const std::string wrong = wrong_command(app, argc, argv); !wrong.empty()) {
+    fmt::print(stderr, "nib: {}\n", wrong);
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

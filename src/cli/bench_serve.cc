@@ -3,8 +3,10 @@
 #include <cmath>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "cli/commands.h"
 #include "server/http_load.h"
@@ -38,7 +40,9 @@ struct Sample {
   int64_t input_tokens = 0, output_tokens = 0;
   std::string text, error;
   bool ok() const { return error.empty(); }
-  double tpot_s() const { return output_tokens > 1 ? (latency_s - ttft_s) / static_cast<double>(output_tokens - 1) : 0; }
+  double tpot_s() const {
+    return output_tokens > 1 ? (latency_s - ttft_s) / static_cast<double>(output_tokens - 1) : 0;
+  }
 };
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
@@ -122,7 +126,8 @@ class Bench {
       start_waiting();
     } while (std::isinf(rate) && arrived_ < samples_.size());
     if (arrived_ == samples_.size()) return;
-    const double gap_s = std::gamma_distribution<double>(options_.burstiness, 1 / (rate * options_.burstiness))(random_);
+    const double gap_s =
+        std::gamma_distribution<double>(options_.burstiness, 1 / (rate * options_.burstiness))(random_);
     load_.after(std::chrono::nanoseconds(static_cast<int64_t>(gap_s * 1e9)), [this] { arrive(); });
   }
 
@@ -166,8 +171,10 @@ class Bench {
     if (!options_.chat()) text = choice.value("text", "");
     if (text.empty() && !delta.contains("tool_calls")) return;
     const Clock::time_point now = Clock::now();
-    if (s.ttft_s < 0) s.ttft_s = seconds(now - s.begin);
-    else s.itl_s.push_back(seconds(now - s.last));
+    if (s.ttft_s < 0)
+      s.ttft_s = seconds(now - s.begin);
+    else
+      s.itl_s.push_back(seconds(now - s.last));
     s.last = now;
     s.latency_s = seconds(now - s.begin);
     s.text += text;
@@ -304,7 +311,8 @@ Json make_result(const Options& o, const std::string& model, const Bench& bench,
 }
 
 void add_details(Json& r, const std::vector<Sample>& samples) {
-  for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"}) r[key] = Json::array();
+  for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"})
+    r[key] = Json::array();
   for (const Sample& s : samples) {
     r["input_lens"].push_back(s.input_tokens);
     r["output_lens"].push_back(s.output_tokens);
@@ -316,7 +324,9 @@ void add_details(Json& r, const std::vector<Sample>& samples) {
 }
 
 void print_report(const Options& o, const Json& r) {
-  const auto row = [](const std::string& label, const std::string& value) { fmt::print("{:<40} {:<10}\n", label, value); };
+  const auto row = [](const std::string& label, const std::string& value) {
+    fmt::print("{:<40} {:<10}\n", label, value);
+  };
   const auto whole = [&](const std::string& label, const char* key) { row(label, r[key].dump()); };
   const auto real = [&](const std::string& label, const std::string& key) {
     row(label, fmt::format("{:.2f}", r[key].get<double>()));
@@ -341,7 +351,8 @@ void print_report(const Options& o, const Json& r) {
     fmt::print("{:-^50}\n", s.title);
     real(fmt::format("Mean {} (ms):", s.name), "mean_" + s.key + "_ms");
     real(fmt::format("Median {} (ms):", s.name), "median_" + s.key + "_ms");
-    for (const std::string& p : split(o.percentiles)) real(fmt::format("P{} {} (ms):", p, s.name), "p" + p + "_" + s.key + "_ms");
+    for (const std::string& p : split(o.percentiles))
+      real(fmt::format("P{} {} (ms):", p, s.name), "p" + p + "_" + s.key + "_ms");
   }
   fmt::print("{:=^50}\n", "");
 }
@@ -420,7 +431,9 @@ Status run(Options& o) {
     NIB_TRY(save(o, result));
   }
   for (const Sample& s : bench.samples())
-    if (!s.ok()) return Status(Code::kInternal, fmt::format("{} requests failed, the first: {}", result["failed"].dump(), s.error));
+    if (!s.ok())
+      return Status(Code::kInternal,
+                    fmt::format("{} requests failed, the first: {}", result["failed"].dump(), s.error));
   return {};
 }
 
@@ -459,12 +472,7 @@ void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit
   c.add_option("--result-filename", o->result_filename);
   c.add_option("--label", o->label);
   c.add_option("--ready-check-timeout-sec", o->ready_timeout_s)->check(CLI::NonNegativeNumber);
-  c.callback([o, &exit] {
-    const Status status = run(*o);
-    if (status.ok()) return;
-    fmt::print(stderr, "{}\n", status.message());
-    exit.code = status.code() == Code::kInvalidArgument ? 2 : 1;
-  });
+  c.callback([o, &exit] { exit.code = report("bench serve", run(*o)); });
 }
 
 }  // namespace nib::cli

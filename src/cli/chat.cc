@@ -84,12 +84,7 @@ void add_chat_command(CLI::App& app, const Environment& env, Exit& exit) {
   auto o = std::make_shared<Options>();
   o->client.declare(command, env);
   command.add_option("--system-prompt", o->system_prompt);
-  command.callback([o, &exit] {
-    const Status status = run(*o);
-    if (status.ok()) return;
-    fmt::print(stderr, "{}\n", status.message());
-    exit.code = 1;
-  });
+  command.callback([o, &exit] { exit.code = report("chat", run(*o)); });
 }
 
 }  // namespace nib::cli

@@ -24,10 +24,13 @@ struct Exit {
   int code = 0;
 };
 
-void add_serve_command(CLI::App& app, const Environment& env, Exit& exit);
 // Prints "nib COMMAND: message" to standard error if the status is not ok; the exit code: 0 or 1.
 int report(std::string_view command, const Status& status);
 
+void add_serve_command(CLI::App& app, const Environment& env, Exit& exit);
+void add_chat_command(CLI::App& app, const Environment& env, Exit& exit);
+void add_complete_command(CLI::App& app, const Environment& env, Exit& exit);
+void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit);
 void add_eval_command(CLI::App& app, Exit& exit);           // eval
 void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
 void add_bench_step_command(CLI::App& bench, Exit& exit);

@@ -39,12 +39,7 @@ void add_complete_command(CLI::App& app, const Environment& env, Exit& exit) {
   auto o = std::make_shared<Options>();
   o->client.declare(command, env);
   command.add_option("--max-tokens", o->max_tokens)->check(CLI::PositiveNumber);
-  command.callback([o, &exit] {
-    const Status status = run(*o);
-    if (status.ok()) return;
-    fmt::print(stderr, "{}\n", status.message());
-    exit.code = 1;
-  });
+  command.callback([o, &exit] { exit.code = report("complete", run(*o)); });
 }
 
 }  // namespace nib::cli

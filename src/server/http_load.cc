@@ -85,8 +85,10 @@ struct HttpLoad::Impl {
       const auto [ec, n] = co_await http::async_read_some(stream, buffer, parser, kAwait);
       if (ec) co_return failed("the answer broke off", ec);
       const std::string part = std::exchange(parser.get().body(), {});
-      if (parser.get().result_int() != 200) error_body += part;
-      else events.push(part, [&](std::string_view data) { return callbacks.on_event(data), true; });
+      if (parser.get().result_int() != 200)
+        error_body += part;
+      else
+        events.push(part, [&](std::string_view data) { return callbacks.on_event(data), true; });
     }
     const int code = static_cast<int>(parser.get().result_int());
     co_return code == 200 ? Status() : error_of(code, error_body);
