@@ -38,7 +38,8 @@ Result<int> free_port() {
 
 Result<ChildServer> ChildServer::start(const std::string& model) {
   NIB_ASSIGN(const int port, free_port());
-  std::string args[] = {"nib", "serve", model, "--host", "127.0.0.1", "--port", std::to_string(port)};
+  std::string args[] = {
+      "nib", "serve", model, "--host", "127.0.0.1", "--port", std::to_string(port), "--disable-log-stats"};
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);

@@ -121,8 +121,9 @@ for (const [field, values] of Object.entries(FIELDS)) {
   test(`${field} refuses ${values.join(' ')}`, () =>
     beside_a_witness(async () => {
       for (const value of values) {
-        const more = field === 'top_logprobs' ? ',"logprobs":true' : '';
-        const reply = await post(chat, `{"messages":[${MESSAGE}],"max_completion_tokens":2${more},"${field}":${value}}`);
+        const limit = field === 'max_tokens' ? '' : '"max_completion_tokens":2,'; // which would win over max_tokens
+        const logprobs = field === 'top_logprobs' ? '"logprobs":true,' : '';
+        const reply = await post(chat, `{"messages":[${MESSAGE}],${limit}${logprobs}"${field}":${value}}`);
         assert_error(reply, [400], `${field}=${value}`);
       }
     }));

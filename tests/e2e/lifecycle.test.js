@@ -52,7 +52,7 @@ test('a port in use is named, exit 1', async () => {
 
 // arguments, exit code, what the sentence must contain
 const USAGE = [
-  [[], 2, /serve/],
+  [[], 2, /command/],
   [['dance'], 2, /dance/],
   [['serve', MODEL, '--no-such-flag'], 2, /no-such-flag/],
   [['serve', MODEL, '--port', 'x'], 2, /port/],
