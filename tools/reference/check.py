@@ -1,6 +1,6 @@
-"""Compares the reference network with stored outputs: check.py DIR [--float64] [--chunks N].
+"""Compares the reference network with stored outputs: check.py DIR [--reference FILE] [--float64] [--chunks N].
 
-DIR holds a checkpoint and reference.safetensors (ids_T, logits_T, intermediates by name, greedy). Exit code 0: every error is below
+DIR holds a checkpoint, FILE (default DIR/reference.safetensors) ids_T, logits_T, intermediates by name and greedy. Exit code 0: every error is below
 2e-5 of the largest number in its tensor, or of 1 if all are smaller.
 """
 import argparse
@@ -19,12 +19,13 @@ TOLERANCE = 2e-5
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("dir")
+    ap.add_argument("--reference")
     ap.add_argument("--float64", action="store_true")
     ap.add_argument("--chunks", type=int, default=1, help="run every prompt in this many pieces")
     opt = ap.parse_args()
     torch.set_num_threads(1)
     model = inkling2.Model(opt.dir, torch.float64 if opt.float64 else torch.float32)
-    ref = {name: torch.from_numpy(t.array.copy()) for name, t in safetensors.read(os.path.join(opt.dir, "reference.safetensors")).items()}
+    ref = {name: torch.from_numpy(t.array.copy()) for name, t in safetensors.read(opt.reference or os.path.join(opt.dir, "reference.safetensors")).items()}
     worst, state, logits = 0.0, None, None
     for T in sorted(int(name[4:]) for name in ref if name.startswith("ids_")):
         ids, state, pieces = ref[f"ids_{T}"], inkling2.State(model), []

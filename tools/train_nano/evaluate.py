@@ -1,7 +1,7 @@
 """Measures nano on unseen instances.
 
     evaluate.py reference [MODEL_DIR] [--data DIR] [--instances N]     the reference network on the exported checkpoint, CPU
-    evaluate.py write MODEL_DIR --data DIR                             writes MODEL_DIR/eval/tasks.jsonl, the fixed instances
+    evaluate.py write MODEL_DIR --data DIR > tasks.jsonl               prints the instances, one JSON object a line
     evaluate.py prompts MODEL_DIR --data DIR                           prints id lists of long prompts, for tools/reference/dump.py
 
 An answer is right when the whole turn after the thinking block, up to the end of the turn, is exactly the expected text.
@@ -143,10 +143,9 @@ def main():
     tok = bpe.Tokenizer(os.path.join(opt.model, "tokenizer.json"))
     world = tasks.load_world(tok, opt.data, opt.model)
     if opt.action == "write":
-        with open(os.path.join(opt.model, "eval", "tasks.jsonl"), "w") as fh:
-            for kind, effort in CASES:
-                for task in instances(world, kind, effort, 40):
-                    fh.write(jsonl(task) + "\n")
+        for kind, effort in CASES:
+            for task in instances(world, kind, effort, opt.instances):
+                print(jsonl(task))
         return
     if opt.action == "prompts":
         rng = random.Random(SEED)
