@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <span>
 
 #include "server/errors.h"
 #include "server/sse.h"
@@ -69,19 +70,26 @@ void Answer::take(size_t prompt, TokenEvent& event, std::string& out) {
   if (streams() && (s.ended || chunk_is_full)) flush(s, out);
 }
 
-// Usage and logprobs end at the token that completed a stop string.
 void Answer::accept_tokens(Sequence& s, TokenEvent& event) {
   if (plan_.prompt_only) return;
-  for (Delta& d : s.stage->push(event.tokens)) append_delta(s.deltas, std::move(d));
+  const int64_t size = std::ssize(event.tokens), run = plan_.visible_logprobs_only ? 1 : size;
+  for (int64_t at = 0; at < size && !s.ended; at += run) accept_run(s, event, at, run);
+}
+
+// Usage and logprobs end at the token that completed a stop string.
+void Answer::accept_run(Sequence& s, TokenEvent& event, int64_t begin, int64_t count) {
+  const std::span<const TokenId> ids = std::span<const TokenId>(event.tokens).subspan(begin, count);
+  for (Delta& d : s.stage->push(ids)) append_delta(s.deltas, std::move(d));
   const bool stopped = s.stage->stopped().has_value();
-  const int64_t total = s.num_tokens + std::ssize(event.tokens);
-  const int64_t count = (stopped ? s.stage->num_tokens_consumed() : total) - s.num_tokens;
+  if (stopped) count = s.stage->num_tokens_consumed() - s.num_tokens;
   s.num_tokens += count;
   s.num_unsent += count;
-  if (plan_.options.return_token_ids) s.ids.insert(s.ids.end(), event.tokens.begin(), event.tokens.begin() + count);
-  if (plan_.with_logprobs)
-    std::move(event.logprobs.begin(), event.logprobs.begin() + std::min(count, std::ssize(event.logprobs)),
-              std::back_inserter(s.logprobs));
+  if (plan_.options.return_token_ids) s.ids.insert(s.ids.end(), ids.begin(), ids.begin() + count);
+  const bool hidden =
+      plan_.visible_logprobs_only && (s.stage->in_reasoning() || service_.tokenizer->is_special(ids[0]));
+  if (plan_.with_logprobs && !hidden)
+    for (int64_t i = begin; i < std::min(begin + count, std::ssize(event.logprobs)); ++i)
+      s.logprobs.push_back(std::move(event.logprobs[i]));
   if (!stopped) return;
   s.stop_reason = *s.stage->stopped();
   end(s, FinishReason::kStop);

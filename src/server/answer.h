@@ -27,9 +27,10 @@ struct AnswerPrompt {
 struct AnswerPlan {
   GenerateOptions options;
   std::vector<AnswerPrompt> prompts;
-  bool with_logprobs = false;  // of the output
-  bool prompt_only = false;    // echo of the prompt without a token behind it
-  std::string echoed;          // chat: the last message, said again in front of the answer
+  bool with_logprobs = false;          // of the output
+  bool visible_logprobs_only = false;  // neither of reasoning nor of control tokens: what the answer hides
+  bool prompt_only = false;            // echo of the prompt without a token behind it
+  std::string echoed;                  // chat: the last message, said again in front of the answer
 };
 
 class Answer {
@@ -87,6 +88,7 @@ class Answer {
 
  private:
   void accept_tokens(Sequence& s, TokenEvent& event);
+  void accept_run(Sequence& s, TokenEvent& event, int64_t begin, int64_t count);
   void end(Sequence& s, FinishReason finish);
   void flush(Sequence& s, std::string& out);
   Json usage_of(int64_t prompt_tokens, int64_t completion_tokens) const;

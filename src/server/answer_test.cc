@@ -215,6 +215,28 @@ TEST_F(Answers, usage_ends_with_the_token_that_completed_a_stop_string) {
   EXPECT_EQ(seen.usage["completion_tokens"], 7);
 }
 
+TEST_F(Answers, hidden_reasoning_hides_its_logprobs_but_counts) {
+  AnswerPlan p = plan(false, {});
+  p.options.sampling.n = 1;
+  p.visible_logprobs_only = true;
+  OutputParserOptions options = parser({});
+  options.hide_reasoning = true;
+  ChatAnswer answer(service_, std::move(p), std::move(options));
+  TokenEvent e;
+  e.tokens = small_ids(*service_.tokenizer, {T, "h", E, M, X, "4", E, S});
+  for (TokenId id : e.tokens) e.logprobs.push_back({{id, -1, 1}, {}});
+  e.finish = FinishReason::kStop;
+  std::string out;
+  answer.take(0, e, out);
+  const Seen seen = read_whole(answer.whole());
+  EXPECT_EQ(seen.choices.at(0).reasoning, "");
+  EXPECT_EQ(seen.choices.at(0).content, "4");
+  ASSERT_EQ(seen.choices.at(0).logprobs.size(), 1u);
+  EXPECT_EQ(seen.choices.at(0).logprobs[0]["token"], "4");
+  EXPECT_EQ(seen.usage["completion_tokens"], 8);
+  EXPECT_EQ(seen.usage["completion_tokens_details"]["reasoning_tokens"], 0);
+}
+
 TEST_F(Answers, raw_completions_echo_and_count_their_offsets) {
   AnswerPlan p = plan(false, {});
   p.options.sampling.n = 1;

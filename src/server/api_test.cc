@@ -103,6 +103,7 @@ constexpr FieldCase kChatFields[] = {
     {R"("max_completion_tokens":100000)", "max_completion_tokens", 400, "maximum context length is 4096 tokens"},
     {R"("max_tokens":4096)", "input_tokens", 400, "maximum context length is 4096 tokens"},
     {R"("max_tokens":5,"max_completion_tokens":4097)", "max_completion_tokens", 400},
+    {R"("max_tokens":2147483648,"max_completion_tokens":2)", "max_tokens", 400},
     {R"("min_tokens":5,"max_tokens":4)", "min_tokens", 400},
     {R"("min_tokens":-1)", "body.min_tokens", 400},
     // stops and token lists

@@ -29,14 +29,22 @@ void check_messages(Fields& f) {
     f.mistake("messages", fmt::format("at most {} content parts are allowed", limits::kContentParts), messages);
 }
 
-void read_max_tokens(Fields& f, GenerateOptions& o) {
-  constexpr int64_t kMost = INT64_MAX;
-  const std::optional<int64_t> older = f.integer("max_tokens", 1, kMost);
-  o.max_tokens = f.integer("max_completion_tokens", 1, kMost);
-  if (o.max_tokens)
-    o.max_tokens_field = "max_completion_tokens";
-  else
-    o.max_tokens = older;
+// The newer name wins, but neither may ask for more than there is.
+struct MaxTokens {
+  std::optional<int64_t> older, newer;
+};
+
+MaxTokens read_max_tokens(Fields& f) {
+  return {f.integer("max_tokens", 1, INT64_MAX), f.integer("max_completion_tokens", 1, INT64_MAX)};
+}
+
+Status set_max_tokens(const MaxTokens& given, const Service& service, GenerateOptions& o) {
+  o.max_tokens = given.newer ? given.newer : given.older;
+  if (given.newer) o.max_tokens_field = "max_completion_tokens";
+  if (given.older.value_or(0) > service.max_model_len())
+    return invalid_param("max_tokens", "max_tokens is {}, but this model's maximum context length is {} tokens",
+                         *given.older, service.max_model_len());
+  return {};
 }
 
 // logprobs: bool, top_logprobs: int
@@ -94,15 +102,13 @@ Result<ParsedChat> parse_chat(const Service& service, const HttpRequest& request
   NIB_ASSIGN(const Json body, parse_body(request.body));
   Fields f(body);
   check_messages(f);
-  GenerateOptions limits_of_output;
-  read_max_tokens(f, limits_of_output);
+  const MaxTokens max_tokens = read_max_tokens(f);
   const std::optional<bool> logprobs = f.boolean("logprobs");
   const std::optional<int64_t> top_logprobs = f.integer("top_logprobs");
   ParsedChat out;
   NIB_ASSIGN(out.plan.options, read_options(f, service, request));
   GenerateOptions& o = out.plan.options;
-  o.max_tokens = limits_of_output.max_tokens;
-  o.max_tokens_field = limits_of_output.max_tokens_field;
+  NIB_TRY(set_max_tokens(max_tokens, service, o));
   NIB_TRY(read_logprobs(logprobs, top_logprobs, service, out.plan));
 
   const ChatOptions options = {.allow_special_in_text = service.config.allow_special_in_text,
@@ -112,6 +118,7 @@ Result<ParsedChat> parse_chat(const Service& service, const HttpRequest& request
   NIB_ASSIGN(RenderedPrompt prompt, render_chat(*service.tokenizer, service.format, body, options));
   NIB_TRY(check_tools(prompt.tools));
   NIB_ASSIGN(out.parser, read_parser_options(body, service, prompt));
+  out.plan.visible_logprobs_only = out.parser.hide_reasoning;
   NIB_TRY(fit_to_context(o, service, prompt.ids));
   NIB_TRY(check_sampling(o.sampling, std::ssize(prompt.ids), service.vocab_size(), service.max_model_len(),
                          service.config.max_logprobs));

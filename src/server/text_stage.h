@@ -23,6 +23,7 @@ class TextStage {
   virtual int num_tokens_consumed() const = 0;  // meaningful once stopped
   virtual int num_reasoning_tokens() const { return 0; }
   virtual bool any_tool_call() const { return false; }
+  virtual bool in_reasoning() const { return false; }  // after the last id
 };
 
 class ChatStage : public TextStage {
@@ -36,6 +37,7 @@ class ChatStage : public TextStage {
   int num_tokens_consumed() const override { return parser_.num_tokens_consumed(); }
   int num_reasoning_tokens() const override { return parser_.num_reasoning_tokens(); }
   bool any_tool_call() const override { return parser_.any_tool_call(); }
+  bool in_reasoning() const override { return parser_.in_reasoning(); }
 
  private:
   OutputParser parser_;

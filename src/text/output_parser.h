@@ -55,6 +55,7 @@ class OutputParser {
   std::optional<std::string> stopped() const;  // the stop string that ended the text
   int num_tokens_consumed() const;             // ids up to and including the one that completed the stop string
   int num_reasoning_tokens() const;
+  bool in_reasoning() const { return state_ == State::kThink; }  // after the last id
   bool any_tool_call() const { return num_good_calls_ > 0; }
   int num_tool_parse_errors() const { return num_errors_; }
   int num_swallowed_calls() const { return num_swallowed_; }  // no tools, tool_choice none, or not parallel
