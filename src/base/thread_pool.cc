@@ -5,10 +5,26 @@
 namespace nib {
 
 namespace {
-// Workers spin this many times before they sleep: the loops of one forward pass follow each other within microseconds.
-constexpr int kSpins = 4000;
 
-inline void pause() { __builtin_ia32_pause(); }
+// Workers spin this many times before they sleep: the loops of one forward pass follow each other within microseconds.
+constexpr int kSpins = 2000;
+constexpr uint64_t kOneLoop = uint64_t{1} << 32;
+constexpr uint64_t kItems = kOneLoop - 1;
+
+// Spins shortly, then lets others run: where threads outnumber cores the one that is waited for may need this core.
+class Backoff {
+ public:
+  void pause() {
+    if (++spins_ < kSpins)
+      __builtin_ia32_pause();
+    else
+      std::this_thread::yield();
+  }
+
+ private:
+  int spins_ = 0;
+};
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -20,46 +36,57 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    ++generation_;
   }
   wake_.notify_all();
   for (std::thread& t : threads_) t.join();
 }
 
-void ThreadPool::run(int thread) {
-  for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) (*body_)(i, thread);
-}
-
 void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int)>& body) {
-  if (n <= 0) return;
-  if (n == 1 || threads_.empty()) {
+  NIB_CHECK(n < static_cast<int64_t>(kItems), "{} items", n);
+  if (n <= 1 || threads_.empty()) {
     for (int64_t i = 0; i < n; ++i) body(i, 0);
     return;
   }
   body_ = &body;
   n_ = n;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
-  {
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t loop = (open_.load(std::memory_order_relaxed) & ~kItems) + kOneLoop;
+  open_.store(loop | static_cast<uint64_t>(n));
+  if (sleepers_.load() > 0) {
     std::lock_guard lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
+    wake_.notify_all();
   }
-  wake_.notify_all();
   run(0);
-  while (busy_.load(std::memory_order_acquire) != 0) pause();
+  for (Backoff backoff; done_.load(std::memory_order_acquire) != n;) backoff.pause();
+}
+
+// Takes items of the open loop until none is left.
+void ThreadPool::run(int thread) {
+  for (uint64_t open = open_.load(std::memory_order_relaxed); (open & kItems) != 0;) {
+    if (!open_.compare_exchange_weak(open, open - 1, std::memory_order_acquire, std::memory_order_relaxed)) continue;
+    (*body_)(n_ - static_cast<int64_t>(open & kItems), thread);
+    done_.fetch_add(1, std::memory_order_release);
+    open = open_.load(std::memory_order_relaxed);
+  }
+}
+
+// Until there is another loop than the one seen; false when the pool ends.
+bool ThreadPool::wait_for_loop(uint64_t seen) {
+  const auto another = [&] { return stop_.load() || (open_.load() & ~kItems) != seen; };
+  for (int i = 0; i < kSpins && !another(); ++i) __builtin_ia32_pause();
+  if (!another()) {
+    std::unique_lock lock(mutex_);
+    ++sleepers_;
+    wake_.wait(lock, another);
+    --sleepers_;
+  }
+  return !stop_.load();
 }
 
 void ThreadPool::work(int thread) {
-  for (uint64_t seen = 0;;) {
-    for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) pause();
-    if (generation_.load(std::memory_order_acquire) == seen) {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
-    }
-    ++seen;
-    if (stop_) return;
+  for (uint64_t seen = 0; wait_for_loop(seen);) {
+    seen = open_.load() & ~kItems;
     run(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
   }
 }
 
