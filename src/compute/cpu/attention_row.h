@@ -45,9 +45,11 @@ class AttentionState {
   void add_block(int64_t base, int64_t begin, int64_t end) {
     const E *k[kKeyBlock], *v[kKeyBlock];
     for (int64_t s = begin; s < end; ++s) {
-      const int64_t offset = a_.block_table[s / a_.block_size] * a_.block_stride + s % a_.block_size * a_.key_stride;
+      const int64_t offset = offset_of(s);
       k[s - base] = a_.k + offset, v[s - base] = a_.v + offset;
     }
+    // Blocks lie anywhere: the next keys are asked for while these are worked on.
+    for (int64_t s = end; s < smaller(end + kKeyBlock, a_.position + 1); ++s) prefetch(offset_of(s));
     for_heads<kMaxHeads>(0, base, begin - base, end - base, k, v);
   }
 
@@ -66,6 +68,17 @@ class AttentionState {
 
  private:
   static float exp1(float x) { return sum(exp(splat(x))) / kLanes; }
+
+  int64_t offset_of(int64_t s) const {
+    return a_.block_table[s / a_.block_size] * a_.block_stride + s % a_.block_size * a_.key_stride;
+  }
+  void prefetch(int64_t offset) const {
+    constexpr int64_t kLine = 64 / sizeof(E);
+    for (int64_t d = 0; d < a_.head_dim; d += kLine) {
+      _mm_prefetch(reinterpret_cast<const char*>(a_.k + offset + d), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(a_.v + offset + d), _MM_HINT_T0);
+    }
+  }
 
   // Moves head g to a larger maximum; *factor is what its sums must be multiplied by.
   void rescale(int64_t g, float top, float* factor) {

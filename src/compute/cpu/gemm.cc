@@ -67,7 +67,7 @@ GemmBlock block_of(const Packed& x, const RowGroup& group, const Weight& w, void
 }
 
 View<std::byte, 2> take_scratch(Context& cx, int64_t in) {
-  return cx.workspace.take<std::byte, 2>({cx.pool.num_threads(), kScratchRows * round_up(in, kPadding) * 4});
+  return cx.workspace.take<std::byte, 2>({cx.pool.num_threads(), gemm_scratch(in)});
 }
 
 int64_t choose_outputs(int64_t out, int64_t tasks_wanted) {

@@ -9,6 +9,8 @@ namespace nib::cpu::avx512 {
 namespace {
 
 constexpr int kMaxRows = 6, kOutputs = 4;  // of one tile, at most
+constexpr int64_t kBlockOutputs = 64;      // whose weights stay in the L2 cache while the tokens pass
+constexpr int64_t kColumns = 1024;         // of which a tile stays in the L1 cache
 constexpr int64_t kTokens = 48;            // rows of x that stay in the L2 cache while the weights pass
 
 __m512bh load(const Half* p) { return (__m512bh)_mm512_loadu_si512(p); }
@@ -45,26 +47,45 @@ void for_tokens(int64_t begin, int64_t end, const Tile& tile) {
   if constexpr (kRows > 1) for_tokens<kRows - 1>(begin, end, tile);
 }
 
+// A part of K for the outputs [begin, end): the partial sums wait in the scratch between two parts, whole vectors, so
+// the parts change no bit.
 struct HalfTile {
   const GemmBlock& g;
-  int64_t output;
+  int64_t begin, end;      // outputs
+  int64_t k_begin, k_end;  // columns
+  int64_t first_token;     // whose sums begin the scratch
+
+  float* waiting(int64_t token, int64_t output) const {
+    return reinterpret_cast<float*>(g.scratch) + ((token - first_token) * kBlockOutputs + output - begin) * 16;
+  }
 
   template <int kRows>
   void run(int64_t token) const {
+    for (int64_t n = begin; n < end; n += kOutputs) run<kRows>(token, n);
+  }
+
+  template <int kRows>
+  void run(int64_t token, int64_t output) const {
     const Half* w[kOutputs];
     for (int j = 0; j < kOutputs; ++j) w[j] = reinterpret_cast<const Half*>(g.data) + min(output + j, g.end - 1) * g.in;
     const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
     __m512 acc[kRows][kOutputs];
     for (int i = 0; i < kRows; ++i)
-      for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_setzero_ps();
-    int64_t k = 0;
-    for (; k + 32 <= g.in; k += 32) {
+      for (int j = 0; j < kOutputs; ++j)
+        acc[i][j] = k_begin == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(waiting(token + i, output + j));
+    int64_t k = k_begin;
+    for (; k + 32 <= k_end; k += 32) {
       __m512bh b[kOutputs];
       for (int j = 0; j < kOutputs; ++j) b[j] = load(w[j] + k);
       for (int i = 0; i < kRows; ++i) {
         const __m512bh a = load(x + i * g.x_stride + k);
         for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], a, b[j]);
       }
+    }
+    if (k_end < g.in) {
+      for (int i = 0; i < kRows; ++i)
+        for (int j = 0; j < kOutputs; ++j) _mm512_storeu_ps(waiting(token + i, output + j), acc[i][j]);
+      return;
     }
     if (k < g.in)
       for (int i = 0; i < kRows; ++i)
@@ -119,12 +140,18 @@ void multiply_codes(const GemmBlock& g) {
       for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), CodesTile<F>(g, n));
 }
 
+static_assert(kTokens * kBlockOutputs * 16 * sizeof(float) <= kWaitingBytes);
+
 }  // namespace
 
 void gemm_half(const GemmBlock& g) {
+  // Few rows: the weights stream by once. Many: a part of K at a time, so that a tile of x stays in the L1 cache.
+  const int64_t k_step = g.tokens <= kMaxRows ? g.in : kColumns;
   for (int64_t m = 0; m < g.tokens; m += kTokens)
-    for (int64_t n = g.begin; n < g.end; n += kOutputs)
-      for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), HalfTile{g, n});
+    for (int64_t n = g.begin; n < g.end; n += kBlockOutputs)
+      for (int64_t k = 0; k < g.in; k += k_step)
+        for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens),
+                             HalfTile{g, n, min(n + kBlockOutputs, g.end), k, min(k + k_step, g.in), m});
 }
 
 void gemm_codes(const GemmBlock& g) {

@@ -43,9 +43,11 @@ struct GemmBlock {
   int64_t y_stride = 0;
   bool y_half = false;  // y is bf16, else FP32
   int64_t begin = 0, end = 0;
-  std::byte* scratch = nullptr;  // of this thread, kScratchRows * padded columns * 4 bytes
+  std::byte* scratch = nullptr;  // of this thread, gemm_scratch(in) bytes
 };
-constexpr int64_t kScratchRows = 32;
+constexpr int64_t kWaitingBytes = 48 * 64 * 64;  // partial sums between two parts of K
+// 32 rows of weights as bf16 (or fewer as floats), or the partial sums.
+constexpr int64_t gemm_scratch(int64_t in) { return (in + kPadding - 1) / kPadding * kPadding * 64 + kWaitingBytes; }
 
 // Four taps or any other width of a convolution at one row.
 template <class E>

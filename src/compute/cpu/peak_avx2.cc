@@ -10,6 +10,7 @@ int64_t multiply_registers(int64_t rounds) {
   for (int i = 0; i < kChains; ++i) sum[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 a = _mm256_set1_ps(0.5f), b = a;
   for (int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) sum[i] = _mm256_fmadd_ps(a, b, sum[i]);
     __asm__ volatile("" : : : "memory");
   }

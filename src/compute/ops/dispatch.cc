@@ -56,15 +56,18 @@ void check_tau(View<const float, 1> tau, int64_t tokens) {
 
 }  // namespace
 
+// Partial sums that a thread keeps between two parts of a product.
+constexpr int64_t kGemmThreadBytes = int64_t{256} << 10;
+
 int64_t gemm_workspace_bytes(int64_t tokens, int64_t in, int64_t num_threads) {
   const int64_t padded = round_up(in, 64);
-  return num_threads * 32 * padded * 4 + round_up(tokens, 16) * padded * 4 + 1024;
+  return num_threads * (padded * 64 + kGemmThreadBytes) + round_up(tokens, 16) * padded * 4 + 1024;
 }
 
 int64_t experts_workspace_bytes(const ExpertsShape& s, int64_t num_threads) {
   const int64_t slots = s.tokens * s.top_k, hidden = round_up(s.hidden, 64), width = round_up(s.width, 64);
   const int64_t a_slot = s.element_bytes * (hidden + width + 2 * s.width) + 4 * s.hidden + 8;
-  const int64_t a_thread = 4 * 32 * std::max(hidden, width) + s.element_bytes * width;
+  const int64_t a_thread = 64 * std::max(hidden, width) + kGemmThreadBytes + s.element_bytes * width;
   // The plain loops decode one row a thread and hold one token.
   return slots * a_slot + num_threads * a_thread + 8 * s.num_experts + 16 * hidden + 16 * width + 8192;
 }
