@@ -82,7 +82,7 @@ TALK = [
 
 def pairs(text):
     """'a b:c d e:f' with multi-word sides: an item ends where the next word with a colon begins."""
-    left, out, right = [], [], []
+    left, out = [], []
     for word in text.split():
         if ":" in word:
             a, b = word.split(":")

@@ -6,7 +6,6 @@
     doc = task.document(tok)                        # chat.py's format
 """
 import json
-import random
 import re
 from dataclasses import dataclass
 

@@ -1,9 +1,8 @@
 """Trains nano on one GPU: train.py --data DIR --model models/nano --work DIR --seconds 600 [--resume FILE].
 
 DIR of --data is what make_data.py wrote. Worker processes make fresh task instances from fixed seeds and mix them with the dictionary
-texts; the learning rate follows the share of --seconds that has passed; the minute of compiling
-before it does not count. Every --save-seconds and at the end WORK holds state.pt (to go
-on from) and WORK/export, a finished checkpoint.
+texts. The learning rate follows the share of --seconds that has passed; the time of compiling before it does not count. Every --save-seconds
+and at the end WORK holds state.pt, to go on from, and WORK/export, a finished checkpoint.
 """
 import argparse
 import multiprocessing
