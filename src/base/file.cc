@@ -13,7 +13,8 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status(Code::kNotFound, fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) return Status(Code::kInternal, fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
+  if (file.bad())
+    return Status(Code::kInternal, fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)));
   return bytes;
 }
 

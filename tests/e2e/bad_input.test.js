@@ -31,19 +31,26 @@ function assert_error(reply, statuses, name) {
   assert.equal(reply.json.error.code, reply.status, name);
 }
 
+// Resolves at the first of these events.
+function first_event(emitter, names) {
+  return new Promise((resolve) => {
+    const done = () => (names.forEach((name) => emitter.off(name, done)), resolve());
+    names.forEach((name) => emitter.on(name, done));
+  });
+}
+
 // Sends head, then chunks until an answer comes; resolves to the answer's status and body.
 async function send_raw(head, chunk, count) {
   const socket = net.connect(server.port, '127.0.0.1');
   let answer = '';
   socket.on('data', (bytes) => (answer += bytes));
   socket.on('error', () => {}); // the server may hang up once it has answered
-  const closed = once(socket, 'close');
-  await once(socket, 'connect');
+  await first_event(socket, ['connect', 'close']);
   socket.write(head);
-  for (let i = 0; i < count && !answer && !socket.destroyed; ++i) {
-    if (!socket.write(chunk)) await Promise.race([once(socket, 'drain'), closed, once(socket, 'data')]).catch(() => {});
+  for (let i = 0; i < count && !answer && !socket.closed; ++i) {
+    if (!socket.write(chunk)) await first_event(socket, ['drain', 'data', 'close']);
   }
-  if (!answer.includes('}}')) await Promise.race([once(socket, 'data').catch(() => {}), closed]);
+  while (!answer.includes('}}') && !socket.closed) await first_event(socket, ['data', 'close']);
   socket.destroy();
   const [top, body = ''] = answer.split('\r\n\r\n');
   const start = body.indexOf('{');

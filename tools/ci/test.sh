@@ -55,21 +55,26 @@ report=()
 current=
 finish() {
   local status=$?
-  printf '\n%-10s %8s\n' stage minutes
+  printf '\n%-10s %9s %12s\n' stage minutes cpu-minutes
   printf '%s\n' "${report[@]}"
   [ "$status" = 0 ] || echo "FAILED in stage $current"
 }
 trap finish EXIT
 
-minutes() { awk -v s="$1" 'BEGIN { printf "%.1f", s / 60 }'; }
+# Seconds of processor time that everything started from here has used.
+cpu_seconds() {
+  awk '{ for (i = 14; i <= 17; ++i) t += $i } END { printf "%d", t / '"$(getconf CLK_TCK)"' }' "/proc/$$/stat"
+}
+
+add_row() { report+=("$(awk -v n="$1" -v w="$2" -v c="$3" 'BEGIN { printf "%-10s %9.1f %12.1f", n, w / 60, c / 60 }')"); }
 
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=("${ALL_STAGES[@]}")
 for current in "${stages[@]}"; do
   declare -F "stage_$current" >/dev/null || { echo "no stage $current; there are: ${ALL_STAGES[*]}" >&2; exit 2; }
   printf '\n=== %s ===\n' "$current"
-  start=$SECONDS
+  start=$SECONDS start_cpu=$(cpu_seconds)
   "stage_$current"
-  report+=("$(printf '%-10s %8s' "$current" "$(minutes $((SECONDS - start)))")")
+  add_row "$current" $((SECONDS - start)) $(($(cpu_seconds) - start_cpu))
 done
-report+=("$(printf '%-10s %8s' total "$(minutes $SECONDS)")")
+add_row total "$SECONDS" "$(cpu_seconds)"

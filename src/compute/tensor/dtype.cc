@@ -30,8 +30,8 @@ float f16_to_float(uint16_t bits) {
 float e4m3_to_float(uint8_t byte) {
   const uint32_t exponent = byte >> 3 & 15, mantissa = byte & 7;
   if ((byte & 127) == 127) return std::nanf("");
-  const float value = exponent ? std::bit_cast<float>((exponent + 120) << 23 | mantissa << 20)
-                               : static_cast<float>(mantissa) * 0x1p-9f;
+  const float value =
+      exponent ? std::bit_cast<float>((exponent + 120) << 23 | mantissa << 20) : static_cast<float>(mantissa) * 0x1p-9f;
   return byte & 128 ? -value : value;
 }
 
