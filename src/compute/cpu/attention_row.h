@@ -21,7 +21,8 @@ inline float to_float(Half h) {
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-template <class E>
+// kWhole: head_dim is a whole number of vectors.
+template <class E, bool kWhole>
 class AttentionState {
  public:
   explicit AttentionState(const AttentionRow<E>& a)
@@ -35,8 +36,8 @@ class AttentionState {
     for (int64_t g = 0; g < a.group; ++g) {
       top_[g] = -kInfinity, total_[g] = 0;
       for (int64_t d = 0; d < width_; d += kLanes) {
-        store(q_ + g * width_ + d, kLanes, load(a.q + g * a.head_dim + d, a.head_dim - d));
-        store(sum_ + g * width_ + d, kLanes, splat(0.0f));
+        store(q_ + g * width_ + d, load_part(a.q + g * a.head_dim + d, a.head_dim - d));
+        store(sum_ + g * width_ + d, splat(0.0f));
       }
     }
   }
@@ -44,12 +45,11 @@ class AttentionState {
   // The visible keys [begin, end) of the block of keys that starts at `base`.
   void add_block(int64_t base, int64_t begin, int64_t end) {
     const E *k[kKeyBlock], *v[kKeyBlock];
-    for (int64_t s = begin; s < end; ++s) {
-      const int64_t offset = offset_of(s);
-      k[s - base] = a_.k + offset, v[s - base] = a_.v + offset;
-    }
-    // Blocks lie anywhere: the next keys are asked for while these are worked on.
-    for (int64_t s = end; s < smaller(end + kKeyBlock, a_.position + 1); ++s) prefetch(offset_of(s));
+    for_offsets(begin, end,
+                [&](int64_t s, int64_t offset) { k[s - base] = a_.k + offset, v[s - base] = a_.v + offset; });
+    next_count_ = 0;
+    for_offsets(end, smaller(end + kKeyBlock, a_.position + 1),
+                [&](int64_t, int64_t offset) { next_[next_count_++] = offset; });
     for_heads<kMaxHeads>(0, base, begin - base, end - base, k, v);
   }
 
@@ -60,7 +60,7 @@ class AttentionState {
       if (a_.sink) rescale(g, a_.sink[g] > top_[g] ? a_.sink[g] : top_[g], &scale);
       const float total = total_[g] + (a_.sink ? exp1(a_.sink[g] - top_[g]) : 0.0f);
       for (int64_t d = 0; d < width_; d += kLanes) {
-        const Vector out = load(sum_ + g * width_ + d, kLanes) * splat(scale) / splat(total);
+        const Vector out = load(sum_ + g * width_ + d) * splat(scale) / splat(total);
         store(a_.out + g * a_.head_dim + d, a_.head_dim - d, out);
       }
     }
@@ -69,16 +69,25 @@ class AttentionState {
  private:
   static float exp1(float x) { return sum(exp(splat(x))) / kLanes; }
 
-  int64_t offset_of(int64_t s) const {
-    return a_.block_table[s / a_.block_size] * a_.block_stride + s % a_.block_size * a_.key_stride;
-  }
-  void prefetch(int64_t offset) const {
-    constexpr int64_t kLine = 64 / sizeof(E);
-    for (int64_t d = 0; d < a_.head_dim; d += kLine) {
-      _mm_prefetch(reinterpret_cast<const char*>(a_.k + offset + d), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(a_.v + offset + d), _MM_HINT_T0);
+  // Calls f(s, offset of key s) for the keys [begin, end).
+  template <class F>
+  void for_offsets(int64_t begin, int64_t end, const F& f) const {
+    for (int64_t s = begin; s < end;) {
+      int64_t at = s % a_.block_size, offset = a_.block_table[s / a_.block_size] * a_.block_stride + at * a_.key_stride;
+      for (; at < a_.block_size && s < end; ++at, ++s, offset += a_.key_stride) f(s, offset);
     }
   }
+  // Blocks lie anywhere: four keys of the next block are asked for while four of this one are worked on.
+  void prefetch(int64_t begin) const {
+    constexpr int64_t kLine = 64 / sizeof(E);
+    for (int64_t i = begin; i < smaller(begin + 4, next_count_); ++i)
+      for (int64_t d = 0; d < a_.head_dim; d += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(a_.k + next_[i] + d), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char*>(a_.v + next_[i] + d), _MM_HINT_T1);
+      }
+  }
+
+  static Vector load_part(const E* p, int64_t n) { return kWhole ? load(p) : load(p, n); }
 
   // Moves head g to a larger maximum; *factor is what its sums must be multiplied by.
   void rescale(int64_t g, float top, float* factor) {
@@ -96,7 +105,10 @@ class AttentionState {
 
   template <int kHeads>
   void add_heads(int64_t g, int64_t base, int64_t begin, int64_t end, const E* const* k, const E* const* v) {
-    for (int64_t s = begin; s < end; s += 4) score_keys<kHeads>(g, s, end, k);
+    for (int64_t s = begin; s < end; s += 4) {
+      if (g == 0) prefetch(s - begin);
+      score_keys<kHeads>(g, s, end, k);
+    }
     float factor[kHeads];
     for (int h = 0; h < kHeads; ++h) factor[h] = weigh(g + h, base, begin, end);
     constexpr int kWide = 8 / kHeads;  // enough sums at once to hide the latency of each
@@ -115,9 +127,9 @@ class AttentionState {
     for (int i = 0; i < 4; ++i) key[i] = k[smaller(s + i, end - 1)];
     for (int64_t d = 0; d < width_; d += kLanes) {
       Vector row[4];
-      for (int i = 0; i < 4; ++i) row[i] = load(key[i] + d, a_.head_dim - d);
+      for (int i = 0; i < 4; ++i) row[i] = load_part(key[i] + d, a_.head_dim - d);
       for (int h = 0; h < kHeads; ++h) {
-        const Vector q = load(q_ + (g + h) * width_ + d, kLanes);
+        const Vector q = load(q_ + (g + h) * width_ + d);
         for (int i = 0; i < 4; ++i) acc[h][i] = multiply_add(q, row[i], acc[h][i]);
       }
     }
@@ -145,15 +157,15 @@ class AttentionState {
   float weigh(int64_t g, int64_t base, int64_t begin, int64_t end) {
     float* score = score_ + g * kKeyBlock;
     add_bias(score, g, base, begin, end);
-    Vector top = load(score, kLanes);
-    for (int64_t s = kLanes; s < kKeyBlock; s += kLanes) top = larger(top, load(score + s, kLanes));
+    Vector top = load(score);
+    for (int64_t s = kLanes; s < kKeyBlock; s += kLanes) top = larger(top, load(score + s));
     const float block_top = largest(top);
     float factor;
     rescale(g, block_top > top_[g] ? block_top : top_[g], &factor);
     Vector total = splat(0.0f);
     for (int64_t s = 0; s < kKeyBlock; s += kLanes) {
-      const Vector weight = exp(load(score + s, kLanes) - splat(top_[g]));
-      store(score + s, kLanes, weight);
+      const Vector weight = exp(load(score + s) - splat(top_[g]));
+      store(score + s, weight);
       total = total + weight;
     }
     total_[g] += sum(total);
@@ -165,33 +177,39 @@ class AttentionState {
   void add_values(int64_t g, int64_t d, int64_t begin, int64_t end, const float* factor, const E* const* v) {
     Vector acc[kHeads][kVectors];
     for (int h = 0; h < kHeads; ++h)
-      for (int i = 0; i < kVectors; ++i)
-        acc[h][i] = load(sum_ + (g + h) * width_ + d + i * kLanes, kLanes) * splat(factor[h]);
+      for (int i = 0; i < kVectors; ++i) acc[h][i] = load(sum_ + (g + h) * width_ + d + i * kLanes) * splat(factor[h]);
     for (int64_t s = begin; s < end; ++s) {
       Vector weight[kHeads];
       for (int h = 0; h < kHeads; ++h) weight[h] = splat(score_[(g + h) * kKeyBlock + s]);
       for (int i = 0; i < kVectors; ++i) {
-        const Vector value = load(v[s] + d + i * kLanes, a_.head_dim - d - i * kLanes);
+        const Vector value = load_part(v[s] + d + i * kLanes, a_.head_dim - d - i * kLanes);
         for (int h = 0; h < kHeads; ++h) acc[h][i] = multiply_add(weight[h], value, acc[h][i]);
       }
     }
     for (int h = 0; h < kHeads; ++h)
-      for (int i = 0; i < kVectors; ++i) store(sum_ + (g + h) * width_ + d + i * kLanes, kLanes, acc[h][i]);
+      for (int i = 0; i < kVectors; ++i) store(sum_ + (g + h) * width_ + d + i * kLanes, acc[h][i]);
   }
 
   const AttentionRow<E>& a_;
+  int64_t next_[kKeyBlock];  // offsets of the keys of the next block
+  int64_t next_count_ = 0;
   int64_t width_;        // head_dim, rounded up to whole vectors
   float *q_, *sum_;      // [group, width_]
   float* score_;         // [group, kKeyBlock]
   float *top_, *total_;  // [group]
 };
 
-template <class E>
-void attend(const AttentionRow<E>& a) {
-  AttentionState<E> state(a);
+template <class E, bool kWhole>
+void attend_over_blocks(const AttentionRow<E>& a) {
+  AttentionState<E, kWhole> state(a);
   for (int64_t base = a.first / kKeyBlock * kKeyBlock; base <= a.position; base += kKeyBlock)
     state.add_block(base, base > a.first ? base : a.first, smaller(base + kKeyBlock, a.position + 1));
   state.finish();
+}
+
+template <class E>
+void attend(const AttentionRow<E>& a) {
+  a.head_dim % kLanes == 0 ? attend_over_blocks<E, true>(a) : attend_over_blocks<E, false>(a);
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ template <class Y>
 void multiply_groups(Context& cx, const Plan& plan, View<Y, 2> y, const Packed& x, std::span<const Weight> weights,
                      const Groups& g) {
   const int64_t out = y.dim(1), in = weights[0].in;
-  const int64_t step = choose_outputs(out, (8 * cx.pool.num_threads() + g.active - 1) / g.active);
+  const int64_t step =
+      choose_outputs(out, (x.rows + g.active - 1) / g.active, (8 * cx.pool.num_threads() + g.active - 1) / g.active);
   const int64_t blocks = (out + step - 1) / step;
   Workspace::Scope scope(cx.workspace);
   const View<std::byte, 2> scratch = take_scratch(cx, in);

@@ -70,14 +70,16 @@ View<std::byte, 2> take_scratch(Context& cx, int64_t in) {
   return cx.workspace.take<std::byte, 2>({cx.pool.num_threads(), gemm_scratch(in)});
 }
 
-int64_t choose_outputs(int64_t out, int64_t tasks_wanted) {
-  return std::clamp<int64_t>(round_up(out / std::max<int64_t>(1, tasks_wanted), 16), 16, 64);
+int64_t choose_outputs(int64_t out, int64_t rows, int64_t tasks_wanted) {
+  constexpr int64_t kFewRows = 6, kBlock = 64;
+  const int64_t outputs = std::max<int64_t>(16, round_up(out / std::max<int64_t>(1, tasks_wanted), 16));
+  return rows <= kFewRows ? outputs : std::min(outputs, kBlock);
 }
 
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
   const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
-  const int64_t tokens = x.dim(0), step = choose_outputs(w.out, 8 * cx.pool.num_threads());
+  const int64_t tokens = x.dim(0), step = choose_outputs(w.out, tokens, 4 * cx.pool.num_threads());
   const RowGroup all{0, tokens};
   Workspace::Scope scope(cx.workspace);
   const Packed packed = take_packed(cx, plan, tokens, w.in);

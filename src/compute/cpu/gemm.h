@@ -53,8 +53,9 @@ void run_parallel(Context& cx, int64_t n, int64_t work, const F& body) {
   for (int64_t i = 0; i < n; ++i) body(i, 0);
 }
 
-// Outputs of one task: enough tasks for an even load, each a multiple of 16.
-int64_t choose_outputs(int64_t out, int64_t tasks_wanted);
+// Outputs of one task: a multiple of 16. Few rows wait for memory and like long runs of weights; many like blocks that
+// stay in the L2 cache.
+int64_t choose_outputs(int64_t out, int64_t rows, int64_t tasks_wanted);
 
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);

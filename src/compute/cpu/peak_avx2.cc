@@ -5,15 +5,12 @@
 namespace nib::cpu::avx2 {
 
 int64_t multiply_registers(int64_t rounds) {
-  constexpr int kChains = 12;
+  constexpr int kChains = 12;  // enough to hide the latency, few enough for the registers
   __m256 sum[kChains];
   for (int i = 0; i < kChains; ++i) sum[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 a = _mm256_set1_ps(0.5f), b = a;
-  for (int64_t r = 0; r < rounds; ++r) {
-#pragma GCC unroll 12
+  for (int64_t r = 0; r < rounds; ++r)
     for (int i = 0; i < kChains; ++i) sum[i] = _mm256_fmadd_ps(a, b, sum[i]);
-    __asm__ volatile("" : : : "memory");
-  }
   for (int i = 0; i < kChains; ++i) __asm__ volatile("" : : "x"(sum[i]));
   return rounds * kChains * 16;
 }

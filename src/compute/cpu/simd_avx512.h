@@ -17,11 +17,17 @@ constexpr int kMaxHeads = 4;  // query heads that fit the registers together
 
 inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>(n >= kLanes ? 0xffff : (1 << n) - 1); }
 
+inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
+inline __m512 load(const Half* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 inline __m512 load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
 inline __m512 load(const Half* p, int64_t n) {
   const __m256i h = _mm256_maskz_loadu_epi16(first_lanes(n), p);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+inline void store(float* p, __m512 v) { _mm512_storeu_ps(p, v); }
 inline void store(float* p, int64_t n, __m512 v) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
 inline void store(Half* p, int64_t n, __m512 v) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)_mm512_cvtneps_pbh(v));
