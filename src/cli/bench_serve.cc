@@ -1,13 +1,11 @@
 // nib bench serve: sends a load to a server and prints what `vllm bench serve` prints.
 #include <algorithm>
 #include <cmath>
-#include <ctime>
-#include <fstream>
 #include <map>
-#include <numeric>
 #include <random>
 #include <thread>
 
+#include "cli/bench_report.h"
 #include "cli/commands.h"
 #include "server/http_load.h"
 #include "server/open_files.h"
@@ -17,33 +15,7 @@ namespace nib::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-struct Options {
-  std::string backend = "openai", base_url, host = "127.0.0.1", endpoint, model, tokenizer, dataset = "random";
-  std::string label, result_dir = ".", result_filename, api_key, extra_body, request_rate = "inf";
-  std::string percentile_metrics = "ttft,tpot,itl", percentiles = "99";
-  std::vector<std::string> headers, goodput;
-  int port = 8000;
-  int64_t input_len = 1024, output_len = 128, num_prompts = 1000, max_concurrency = 0, seed = 0, ready_timeout_s = 30;
-  double burstiness = 1, temperature = -1;
-  bool ignore_eos = false, save_result = false, save_detailed = false;
-
-  bool chat() const { return backend == "openai-chat"; }
-  double rate() const { return request_rate == "inf" ? INFINITY : std::atof(request_rate.c_str()); }
-};
-
-// What one request went through; times in seconds.
-struct Sample {
-  Clock::time_point begin, last;
-  double ttft_s = -1, latency_s = 0;
-  std::vector<double> itl_s;
-  int64_t input_tokens = 0, output_tokens = 0;
-  std::string text, error;
-  bool ok() const { return error.empty(); }
-  double tpot_s() const {
-    return output_tokens > 1 ? (latency_s - ttft_s) / static_cast<double>(output_tokens - 1) : 0;
-  }
-};
+using Options = BenchServeOptions;
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -108,12 +80,10 @@ class Bench {
   }
 
   const std::vector<Sample>& samples() const { return samples_; }
-  double duration_s() const { return duration_s_; }
-  int64_t most_open() const { return most_open_; }
-  int64_t peak_tokens_per_s() const {
+  LoadFacts facts() const {
     int64_t peak = 0;
     for (const auto& [second, count] : tokens_in_second_) peak = std::max(peak, count);
-    return peak;
+    return {duration_s_, most_open_, peak};
   }
 
  private:
@@ -201,178 +171,6 @@ class Bench {
   std::map<int64_t, int64_t> tokens_in_second_;
 };
 
-// ---- the report ----
-
-struct Series {
-  std::string key, name, title;
-  std::vector<double> values_ms;
-};
-
-double percentile(std::vector<double> values, double p) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = p / 100 * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(at);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (values[high] - values[low]) * (at - static_cast<double>(low));
-}
-
-double mean(const std::vector<double>& values) {
-  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double deviation(const std::vector<double>& values) {
-  const double m = mean(values);
-  double sum = 0;
-  for (double v : values) sum += (v - m) * (v - m);
-  return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> out;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) out.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return out;
-}
-
-std::vector<Series> make_series(const std::vector<Sample>& samples) {
-  std::vector<Series> out = {{"ttft", "TTFT", "Time to First Token", {}},
-                             {"tpot", "TPOT", "Time per Output Token (excl. 1st token)", {}},
-                             {"itl", "ITL", "Inter-token Latency", {}},
-                             {"e2el", "E2EL", "End-to-end Latency", {}}};
-  for (const Sample& s : samples) {
-    if (!s.ok()) continue;
-    out[0].values_ms.push_back(s.ttft_s * 1e3);
-    if (s.output_tokens > 1) out[1].values_ms.push_back(s.tpot_s() * 1e3);
-    for (double gap : s.itl_s) out[2].values_ms.push_back(gap * 1e3);
-    out[3].values_ms.push_back(s.latency_s * 1e3);
-  }
-  return out;
-}
-
-// "ttft:500 tpot:50", in ms: how many requests kept all of them.
-Result<int64_t> count_good(const Options& o, const std::vector<Sample>& samples) {
-  std::map<std::string, double> bounds_ms;
-  for (const std::string& g : o.goodput) {
-    const size_t colon = g.find(':');
-    const std::string key = g.substr(0, colon);
-    if (colon == std::string::npos || (key != "ttft" && key != "tpot" && key != "e2el"))
-      return invalid("--goodput {}: ttft:MS, tpot:MS or e2el:MS is expected", g);
-    bounds_ms[key] = std::atof(g.c_str() + colon + 1);
-  }
-  return std::count_if(samples.begin(), samples.end(), [&](const Sample& s) {
-    const std::map<std::string, double> seen = {
-        {"ttft", s.ttft_s * 1e3}, {"tpot", s.tpot_s() * 1e3}, {"e2el", s.latency_s * 1e3}};
-    return s.ok() && std::all_of(bounds_ms.begin(), bounds_ms.end(),
-                                 [&](const auto& bound) { return seen.at(bound.first) <= bound.second; });
-  });
-}
-
-Json make_result(const Options& o, const std::string& model, const Bench& bench, int64_t good) {
-  int64_t completed = 0, input = 0, output = 0;
-  for (const Sample& s : bench.samples())
-    if (s.ok()) ++completed, input += s.input_tokens, output += s.output_tokens;
-  const double d = bench.duration_s();
-  char date[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  std::strftime(date, sizeof date, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
-  Json r = {{"date", date},
-            {"backend", o.backend},
-            {"label", o.label.empty() ? Json() : Json(o.label)},
-            {"model_id", model},
-            {"tokenizer_id", o.tokenizer.empty() ? model : o.tokenizer},
-            {"num_prompts", o.num_prompts},
-            {"request_rate", std::isinf(o.rate()) ? Json("inf") : Json(o.rate())},
-            {"burstiness", o.burstiness},
-            {"max_concurrency", o.max_concurrency > 0 ? Json(o.max_concurrency) : Json()},
-            {"duration", d},
-            {"completed", completed},
-            {"failed", std::ssize(bench.samples()) - completed},
-            {"total_input_tokens", input},
-            {"total_output_tokens", output},
-            {"request_throughput", static_cast<double>(completed) / d},
-            {"request_goodput", o.goodput.empty() ? Json() : Json(static_cast<double>(good) / d)},
-            {"output_throughput", static_cast<double>(output) / d},
-            {"total_token_throughput", static_cast<double>(input + output) / d},
-            {"max_output_tokens_per_s", bench.peak_tokens_per_s()},
-            {"max_concurrent_requests", bench.most_open()}};
-  for (const Series& s : make_series(bench.samples())) {
-    r["mean_" + s.key + "_ms"] = mean(s.values_ms);
-    r["median_" + s.key + "_ms"] = percentile(s.values_ms, 50);
-    r["std_" + s.key + "_ms"] = deviation(s.values_ms);
-    for (const std::string& p : split(o.percentiles))
-      r["p" + p + "_" + s.key + "_ms"] = percentile(s.values_ms, std::atof(p.c_str()));
-  }
-  return r;
-}
-
-void add_details(Json& r, const std::vector<Sample>& samples) {
-  for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "generated_texts", "errors"})
-    r[key] = Json::array();
-  for (const Sample& s : samples) {
-    r["input_lens"].push_back(s.input_tokens);
-    r["output_lens"].push_back(s.output_tokens);
-    r["ttfts"].push_back(s.ttft_s);
-    r["itls"].push_back(s.itl_s);
-    r["generated_texts"].push_back(s.text);
-    r["errors"].push_back(s.error);
-  }
-}
-
-void print_report(const Options& o, const Json& r) {
-  const auto row = [](const std::string& label, const std::string& value) {
-    fmt::print("{:<40} {:<10}\n", label, value);
-  };
-  const auto whole = [&](const std::string& label, const char* key) { row(label, r[key].dump()); };
-  const auto real = [&](const std::string& label, const std::string& key) {
-    row(label, fmt::format("{:.2f}", r[key].get<double>()));
-  };
-  fmt::print("{:=^50}\n", " Serving Benchmark Result ");
-  whole("Successful requests:", "completed");
-  whole("Failed requests:", "failed");
-  if (o.max_concurrency > 0) whole("Maximum request concurrency:", "max_concurrency");
-  if (!std::isinf(o.rate())) real("Request rate configured (RPS):", "request_rate");
-  real("Benchmark duration (s):", "duration");
-  whole("Total input tokens:", "total_input_tokens");
-  whole("Total generated tokens:", "total_output_tokens");
-  real("Request throughput (req/s):", "request_throughput");
-  if (!o.goodput.empty()) real("Request goodput (req/s):", "request_goodput");
-  real("Output token throughput (tok/s):", "output_throughput");
-  real("Peak output token throughput (tok/s):", "max_output_tokens_per_s");
-  whole("Peak concurrent requests:", "max_concurrent_requests");
-  real("Total token throughput (tok/s):", "total_token_throughput");
-  const std::vector<std::string> wanted = split(o.percentile_metrics);
-  for (const Series& s : make_series({})) {
-    if (std::find(wanted.begin(), wanted.end(), s.key) == wanted.end()) continue;
-    fmt::print("{:-^50}\n", s.title);
-    real(fmt::format("Mean {} (ms):", s.name), "mean_" + s.key + "_ms");
-    real(fmt::format("Median {} (ms):", s.name), "median_" + s.key + "_ms");
-    for (const std::string& p : split(o.percentiles))
-      real(fmt::format("P{} {} (ms):", p, s.name), "p" + p + "_" + s.key + "_ms");
-  }
-  fmt::print("{:=^50}\n", "");
-}
-
-Status save(const Options& o, const Json& r) {
-  std::string name = o.result_filename;
-  if (name.empty()) {
-    std::string model = r["model_id"];
-    std::replace(model.begin(), model.end(), '/', '_');
-    name = fmt::format("{}-{}qps-{}-{}.json", o.label.empty() ? o.backend : o.label, o.request_rate, model,
-                       r["date"].get<std::string>());
-  }
-  const std::filesystem::path path = std::filesystem::path(o.result_dir) / name;
-  std::filesystem::create_directories(o.result_dir);
-  std::ofstream file(path);
-  file << r.dump() << '\n';
-  if (!file.flush()) return invalid("{}: cannot be written", path.string());
-  return {};
-}
-
 // ---- the command ----
 
 Status wait_until_ready(HttpClient& client, int64_t timeout_s) {
@@ -424,11 +222,11 @@ Status run(Options& o) {
   Bench bench(o, load, std::move(bodies), o.max_concurrency > 0 ? o.max_concurrency : o.num_prompts);
   bench.run();
   NIB_ASSIGN(const int64_t good, count_good(o, bench.samples()));
-  Json result = make_result(o, model, bench, good);
+  Json result = make_result(o, model, bench.samples(), bench.facts(), good);
   print_report(o, result);
   if (o.save_detailed || o.save_result) {
     if (o.save_detailed) add_details(result, bench.samples());
-    NIB_TRY(save(o, result));
+    NIB_TRY(save_result(o, result));
   }
   for (const Sample& s : bench.samples())
     if (!s.ok())

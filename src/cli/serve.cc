@@ -112,10 +112,14 @@ Status serve(ServeOptions& o, const Environment& env, SignalWatch& signals) {
   for (const std::string& note : o.notes) log::info("{}", note);
   if (!env.vllm_api_key.empty()) o.server.api.api_keys.push_back(env.vllm_api_key);
   raise_open_files();
+  NIB_TRY(HttpServer::try_address(o.server.http));
   NIB_ASSIGN(ServedModel model, load(o, env.hf_home));
   NIB_ASSIGN(const std::unique_ptr<Server> server, Server::start(o.server, std::move(model)));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - env.start).count();
-  fmt::print("ready on http://{}:{} ({:.2f} s after start)\n", o.server.http.host, server->port(), seconds);
+  const HttpServerConfig& http = o.server.http;
+  const std::string where =
+      http.unix_socket.empty() ? fmt::format("http://{}:{}", http.host, server->port()) : "unix:" + http.unix_socket;
+  fmt::print("ready on {} ({:.2f} s after start)\n", where, seconds);
   std::fflush(stdout);
   signals.start_serving();
   signals.wait();

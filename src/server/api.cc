@@ -77,6 +77,7 @@ HttpHandler Api::http_handler() {
       .observe = [this](const HttpRequest& head, int status) { observe(head, status); },
       .refuse =
           [](int status, std::string message) {
+            if (status == 503) return error_reply(Status(Code::kUnavailable, std::move(message)));
             return http_error(status, status == 413 ? "Payload Too Large" : "Bad Request", std::move(message));
           },
   };

@@ -28,6 +28,8 @@
 #include <unordered_set>
 
 #include "base/log.h"
+#include "server/byte_budget.h"
+#include "server/http_wire.h"
 
 namespace nib {
 
@@ -47,16 +49,6 @@ constexpr size_t kWriteSliceBytes = 256u << 10;  // each has the whole write tim
 constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kLingerBytes = 16u << 20;
 constexpr auto kPeerPollInterval = std::chrono::milliseconds(250);
-
-std::string format_head(int status, std::string_view content_type, const std::vector<HttpHeader>& headers) {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status,
-                                 std::string_view(reason.data(), reason.size()), content_type);
-  for (const HttpHeader& h : headers) head += fmt::format("{}: {}\r\n", h.name, h.value);
-  return head;
-}
-
-std::string chunk_of(std::string_view bytes) { return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes); }
 
 HttpRequest head_of(const Parser::value_type& message) {
   HttpRequest request;
@@ -108,6 +100,7 @@ struct ServerCore {
   std::optional<asio::ip::tcp::acceptor> tcp;
   std::optional<asio::local::stream_protocol::acceptor> local;
   int port = 0;
+  std::unique_ptr<ByteBudget> bodies;  // of all requests that are being read and handled
   std::atomic<bool> draining{false};
   std::atomic<int> num_connections{0};
   size_t next_loop = 0;
@@ -128,7 +121,12 @@ struct ServerCore {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(ServerCore& server, Loop& loop, Socket socket)
-      : server_(server), stream_(std::move(socket)), signal_(*loop.io), peer_poll_(*loop.io), io_(loop.io) {}
+      : server_(server),
+        stream_(std::move(socket)),
+        signal_(*loop.io),
+        peer_poll_(*loop.io),
+        io_(loop.io),
+        body_lease_(*server.bodies) {}
 
   awaitable<void> run();
   bool idle() const { return idle_; }
@@ -139,7 +137,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<HttpReply> check_head(const HttpRequest& head) const;
   awaitable<bool> await_first_byte();
   awaitable<bool> read_body(Parser& parser);
-  awaitable<bool> refuse(const error_code& ec);
+  awaitable<bool> refuse(Refusal refusal);
   awaitable<bool> answer(HttpRequest request);
   awaitable<HttpResult> handle(HttpRequest request);
   awaitable<int> pump(bool head_only);
@@ -164,6 +162,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::steady_timer signal_;     // cancelled to wake the coroutine
   asio::steady_timer peer_poll_;  // looks after a peer that has sent more bytes already
   std::shared_ptr<asio::io_context> io_;
+  ByteBudget::Lease body_lease_;
   std::unique_ptr<ReplySource> source_;
   bool signalled_ = false;
   bool watching_ = false;  // for the peer to go away, while a reply is made
@@ -209,7 +208,7 @@ awaitable<bool> Session::serve_one() {
   const auto [ec, n] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
   keep_alive_ = !ec && parser.keep_alive();
   chunked_ = parser.get().version() >= 11;
-  if (ec) co_return co_await refuse(ec);
+  if (ec) co_return co_await refuse(refusal_of(ec));
   HttpRequest request = head_of(parser.get());
   if (const std::optional<HttpReply> early = check_head(request)) {
     if (!parser.is_done()) keep_alive_ = false;  // the body is not worth reading
@@ -234,16 +233,17 @@ awaitable<bool> Session::read_body(Parser& parser) {
   while (!parser.is_done()) {
     stream_.expires_after(server_.config.read_timeout);
     const auto [ec, n] = co_await http::async_read_some(stream_, buffer_, parser, kAwait);
-    if (!ec) continue;
-    co_return co_await refuse(ec);
+    if (ec) co_return co_await refuse(refusal_of(ec));
+    if (!body_lease_.grow_to(parser.get().body().size()))
+      co_return co_await refuse({503, "too many large requests at once, try again later"});
   }
   co_return true;
 }
 
 // Always false: after this the connection is of no use.
-awaitable<bool> Session::refuse(const error_code& ec) {
+awaitable<bool> Session::refuse(Refusal refusal) {
   keep_alive_ = false;
-  const Refusal refusal = refusal_of(ec);
+  body_lease_.give_back();
   if (refusal.status == 0) {
     gone_ = true;
   } else {
@@ -283,6 +283,7 @@ awaitable<bool> Session::answer(HttpRequest request) {
   head.body.clear();
   const bool head_only = head.method == "HEAD";
   HttpResult result = co_await handle(std::move(request));
+  body_lease_.give_back();
   if (server_.draining) keep_alive_ = false;
   int status;
   if (const HttpReply* reply = std::get_if<HttpReply>(&result)) {
@@ -518,6 +519,14 @@ void ServerCore::stop() {
 
 struct HttpServer::Impl : ServerCore {};
 
+Status HttpServer::try_address(const HttpServerConfig& config) {
+  if (!config.unix_socket.empty()) return {};
+  ServerCore core;
+  core.config = config;
+  core.loops.push_back(std::make_unique<Loop>());
+  return core.listen_tcp();
+}
+
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() { impl_->stop(); }
@@ -526,6 +535,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpServerConfig& co
   auto impl = std::make_unique<Impl>();
   impl->config = config;
   impl->handler = std::move(handler);
+  impl->bodies = std::make_unique<ByteBudget>(config.max_bodies_bytes);
   for (int i = 0; i < config.io_threads; ++i) impl->loops.push_back(std::make_unique<Loop>());
   NIB_TRY(config.unix_socket.empty() ? impl->listen_tcp() : impl->listen_local());
   impl->workers = std::make_unique<asio::thread_pool>(config.worker_threads);

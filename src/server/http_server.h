@@ -19,6 +19,7 @@ struct HttpServerConfig {
   std::string unix_socket = {};  // a path: listens there instead
   int io_threads = 1, worker_threads = 1;
   size_t max_body_bytes = 64u << 20;
+  size_t max_bodies_bytes = 512u << 20;  // of all requests that are being read
   size_t max_head_bytes = 64u << 10;
   int max_headers = 256;
   size_t inline_body_bytes = 32u << 10;                      // longer bodies are handled by the workers
@@ -28,6 +29,8 @@ struct HttpServerConfig {
 
 class HttpServer {
  public:
+  // Whether the address can be had, before a model is loaded for nothing.
+  static Status try_address(const HttpServerConfig& config);
   // Fails if the address cannot be bound, naming it.
   static Result<std::unique_ptr<HttpServer>> start(const HttpServerConfig& config, HttpHandler handler);
   ~HttpServer();  // closes every connection

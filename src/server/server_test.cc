@@ -9,7 +9,6 @@
 namespace nib {
 namespace {
 
-using std::chrono_literals::operator""ms;
 using testing::eventually;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -198,6 +197,22 @@ TEST(Server, what_is_no_proper_request_gets_its_code_and_ends_only_its_connectio
     EXPECT_THAT(answer, Not(HasSubstr("HTTP/1.1 5")));
   }
   EXPECT_EQ(server.get("/health").status, 200);
+}
+
+TEST(Server, bodies_of_all_clients_together_are_bounded) {
+  TestServer server({.http = {.max_body_bytes = 100'000, .max_bodies_bytes = 150'000}});
+  const std::string head = "POST /tokenize HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 90000\r\n\r\n";
+  RawClient first(server.port());
+  first.send(head + std::string(89'999, ' '));
+  const bool refused = eventually([&] {
+    RawClient second(server.port());
+    second.send(head + std::string(90'000, ' '));
+    return second.read_until("}}").find("HTTP/1.1 503") != std::string::npos;
+  });
+  EXPECT_TRUE(refused);
+  first.send("5");
+  EXPECT_THAT(first.read_until("}}"), HasSubstr("HTTP/1.1 400"));
+  EXPECT_EQ(server.post("/tokenize", {{"prompt", std::string(90'000, 'a')}}).status, 200);
 }
 
 TEST(Server, waits_for_bodies_that_ask_to_be_invited) {
