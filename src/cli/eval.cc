@@ -36,8 +36,9 @@ struct Row {
 constexpr Row kRows[] = {
     {"arithmetic", TaskKind::kArithmetic, 0.9, "two-digit + - *, worked out in the thinking block"},
     {"arithmetic", TaskKind::kArithmetic, 0.0, "two-digit + -, answered at once"},
-    {"copy", TaskKind::kCopy, 0.9, "copying words, strings, definitions, with thinking"},
+    {"copy", TaskKind::kCopy, 0.9, "copying words, random strings and numbers, with thinking"},
     {"copy", TaskKind::kCopy, 0.0, "copying, at once"},
+    {"copy-sentence", TaskKind::kCopySentence, 0.9, "copying definitions with words it never learned, with thinking"},
     {"sort", TaskKind::kSort, 0.9, "sorting 3 to 6 words, with thinking"},
     {"sort", TaskKind::kSort, 0.0, "sorting, at once"},
     {"recall", TaskKind::kRecall, 0.9, "one value out of 3 to 170 lines, with thinking"},
@@ -182,7 +183,8 @@ Result<std::set<std::string>> choose(const std::vector<std::string>& tasks) {
   for (const Row& row : kRows) known.insert(std::string(row.name));
   for (const std::string& task : tasks)
     if (!known.contains(task))
-      return invalid("--tasks: there is no {}; there are arithmetic, copy, sort, recall, bits, answers", task);
+      return invalid("--tasks: there is no {}; there are arithmetic, copy, copy-sentence, sort, recall, bits, answers",
+                     task);
   return tasks.empty() ? known : std::set<std::string>(tasks.begin(), tasks.end());
 }
 
@@ -240,7 +242,8 @@ void add_eval_command(CLI::App& app, Exit& exit) {
   auto* url = eval.add_option("--url", options->url, "A server that runs already, for example http://localhost:8000")
                   ->excludes(model);
   eval.add_option("--api-key", options->api_key, "Key of that server")->needs(url);
-  eval.add_option("--tasks", options->tasks, "arithmetic, copy, sort, recall, bits, answers; all if not given")
+  eval.add_option("--tasks", options->tasks,
+                  "arithmetic, copy, copy-sentence, sort, recall, bits, answers; all if not given")
       ->delimiter(',');
   eval.add_option("--count", options->count, "Instances of each task")
       ->check(CLI::Range(1, 100'000))

@@ -94,7 +94,9 @@ Task TaskMaker::make(TaskKind kind, int index, bool think) const {
     case TaskKind::kArithmetic:
       return arithmetic(dice, think);
     case TaskKind::kCopy:
-      return copy(dice);
+      return copy(dice, copied_text(dice));
+    case TaskKind::kCopySentence:
+      return copy(dice, dice.pick(glosses_));
     case TaskKind::kSort:
       return sort(dice);
     case TaskKind::kRecall:
@@ -113,9 +115,9 @@ Task TaskMaker::arithmetic(Dice& dice, bool think) const {
           std::to_string(result)};
 }
 
+// Words, random strings, or words and numbers, in the shares of the training.
 std::string TaskMaker::copied_text(Dice& dice) const {
-  const double style = dice.unit();
-  if (style >= 0.75) return dice.pick(glosses_);
+  const double style = dice.unit() * 0.75;
   std::vector<std::string> parts;
   if (style < 0.4) {
     for (int n = dice.between(1, 24); n > 0; --n) parts.push_back(dice.pick(words_));
@@ -135,8 +137,7 @@ std::string TaskMaker::copied_text(Dice& dice) const {
   return join(parts, " ");
 }
 
-Task TaskMaker::copy(Dice& dice) const {
-  const std::string text = copied_text(dice);
+Task TaskMaker::copy(Dice& dice, const std::string& text) const {
   return {dice.pick_format({"Repeat exactly: {}", "Copy this text: {}", "Say this again, word for word: {}"}, text),
           text};
 }

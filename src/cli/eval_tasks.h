@@ -17,7 +17,7 @@
 
 namespace nib::cli {
 
-enum class TaskKind { kArithmetic, kCopy, kSort, kRecall };
+enum class TaskKind { kArithmetic, kCopy, kCopySentence, kSort, kRecall };
 
 struct Task {
   std::string question, answer;
@@ -36,7 +36,7 @@ class TaskMaker {
  private:
   class Dice;
   Task arithmetic(Dice& dice, bool think) const;
-  Task copy(Dice& dice) const;
+  Task copy(Dice& dice, const std::string& text) const;
   Task sort(Dice& dice) const;
   Task recall(Dice& dice) const;
   std::string copied_text(Dice& dice) const;
