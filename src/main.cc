@@ -1,5 +1,7 @@
 // The binary nib: lists the commands, reads the environment, hands out exit codes.
 #include <fmt/core.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdlib>
 
@@ -37,6 +39,7 @@ std::string wrong_command(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("nib"));  // standard output is for what was asked for
   const nib::cli::Environment env = read_environment();
   nib::cli::Exit exit;
   CLI::App app{"Nib serves the Inkling models", "nib"};

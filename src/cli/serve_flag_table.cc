@@ -245,7 +245,8 @@ const Flag kFlags[] = {
     {"--skip-tokenizer-init", "", kSwitch, refuse, "text is read and written here"},
     // HTTP
     {"--served-model-name", "", kList,
-     [](ServeOptions& o, const Flag&, const std::string& v) {
+     [](ServeOptions& o, const Flag& f, const std::string& v) {
+       if (v.empty()) return invalid("{}: an empty name", f.name);
        return o.server.api.served_model_names.push_back(v), Status();
      },
      "names in the API (default: MODEL)"},

@@ -104,6 +104,7 @@ TEST(ServeFlags, that_cannot_be_kept_are_refused_by_name_with_a_reason) {
       {{"--none-effort-policy", "ban"}, "not there yet"},
       {{"second-model"}, "second-model: the model is given already"},
       {{"--api-key", ""}, "empty key"},
+      {{"--served-model-name", ""}, "empty name"},
   };
   for (const Case& c : cases) {
     std::vector<std::string> args = c.args;

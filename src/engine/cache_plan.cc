@@ -75,6 +75,9 @@ Result<CachePlan> plan_caches(std::span<const CacheSpec> specs, const EngineConf
     }
   }
   for (size_t g = 0; g < specs.size(); ++g) plan.bytes += plan.num_blocks[g] * specs[g].bytes_per_block;
+  if (plan.bytes > available_bytes)
+    return invalid("--kv-cache-memory-bytes {}: the cache would take {} bytes, and {} are free.",
+                   c.kv_cache_memory_bytes, plan.bytes, available_bytes);
   return plan;
 }
 

@@ -16,6 +16,7 @@ namespace nib {
 namespace {
 
 constexpr int64_t kPromptLogitRows = 64;
+constexpr int64_t kMostRows = int64_t{1} << 24;  // of a step; bytes counted from it stay far from overflow
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -83,6 +84,7 @@ Status check_config(const EngineConfig& c, const ModelConfig& model) {
   if (c.max_model_len < 0 || c.max_model_len > model.max_position)
     return invalid("--max-model-len {}: the model allows 1 to {} tokens.", c.max_model_len, model.max_position);
   const auto positive = [](const char* flag, int64_t value) {
+    if (value > kMostRows) return invalid("{} {}: at most {} are possible.", flag, value, kMostRows);
     return value > 0 ? Status() : invalid("{} {}: at least 1 is needed.", flag, value);
   };
   NIB_TRY(positive("--max-num-seqs", c.max_num_seqs));
@@ -166,7 +168,12 @@ struct Engine::Impl {
 Result<std::unique_ptr<Engine>> Engine::start(std::unique_ptr<Network> network, const EngineConfig& config) {
   NIB_TRY(check_config(config, network->config()));
   EngineConfig resolved = resolve(config, network->config());
-  NIB_ASSIGN(const CachePlan caches, plan_caches(network->cache_specs(), resolved, available_memory_bytes()));
+  const int64_t step_bytes = Runner::step_bytes(*network, runner_limits(resolved)), free = available_memory_bytes();
+  if (step_bytes > free)
+    return invalid(
+        "A step of --max-num-batched-tokens {} and --max-num-seqs {} takes {} bytes, and {} are free: lower them.",
+        resolved.max_num_batched_tokens, resolved.max_num_seqs, step_bytes, free);
+  NIB_ASSIGN(const CachePlan caches, plan_caches(network->cache_specs(), resolved, free - step_bytes));
   resolved.kv_cache_memory_bytes = caches.bytes;
   return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(std::move(network), resolved, caches)));
 }

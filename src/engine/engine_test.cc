@@ -248,6 +248,7 @@ TEST(EngineStart, RefusesWhatCannotWorkInOneSentence) {
       {"no sequences", [](auto& c) { c.max_num_seqs = 0; }, "--max-num-seqs 0"},
       {"budget below sequences", [](auto& c) { c.max_num_batched_tokens = 3; }, "--max-num-batched-tokens 3"},
       {"no queue", [](auto& c) { c.max_waiting_requests = 0; }, "--max-waiting-requests 0"},
+      {"rows beyond counting", [](auto& c) { c.max_num_batched_tokens = int64_t{1} << 40; }, "at most 16777216"},
       {"negative memory", [](auto& c) { c.kv_cache_memory_bytes = -1; }, "--kv-cache-memory-bytes -1"},
       {"no memory for one sequence", [](auto& c) { c.kv_cache_memory_bytes = 1000; },
        "the largest --max-model-len that fits is"},
@@ -292,9 +293,9 @@ TEST(CachePlan, SpendsTheMemoryAndNoMoreThanIsUseful) {
   };
   // 4 sequences of 128 positions: 32 full blocks each; window 6 and chunks of 16 hold 7 blocks, decoding 3.
   const std::vector<Case> cases = {
-      {"just one sequence", 32 * 32 + 7 * 32 + 4 * 24, 0, {32, 7, 4}},
-      {"a little more goes half to the windows", 32 * 32 + 7 * 32 + 4 * 24 + 320, 0, {37, 12, 4}},
-      {"more than useful", 1 << 20, 0, {128, 16, 4}},
+      {"just one sequence", 32 * 32 + 7 * 32 + 4 * 24, 1 << 20, {32, 7, 4}},
+      {"a little more goes half to the windows", 32 * 32 + 7 * 32 + 4 * 24 + 320, 1 << 20, {37, 12, 4}},
+      {"more than useful", int64_t{1} << 50, 1 << 20, {128, 16, 4}},
       {"default: a quarter of the memory", 0, 4 * (32 * 32 + 7 * 32 + 4 * 24 + 320), {37, 12, 4}},
       {"default: one sequence at least", 0, 32 * 32 + 7 * 32 + 4 * 24, {32, 7, 4}},
   };
@@ -308,6 +309,25 @@ TEST(CachePlan, SpendsTheMemoryAndNoMoreThanIsUseful) {
       EXPECT_LE(plan->bytes, c.bytes) << c.name;
     }
   }
+}
+
+// Memory that is not there is a sentence at start, never the end of the process.
+TEST(CachePlan, RefusesACacheLargerThanTheFreeMemory) {
+  const FakeNetwork network;
+  EngineConfig config = small_config();
+  config.kv_cache_memory_bytes = int64_t{1} << 50;
+  const Result<CachePlan> plan = plan_caches(network.cache_specs(), config, 128 * 32 + 16 * 32 + 4 * 24 - 1);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_THAT(plan.status().message(),
+              HasSubstr("--kv-cache-memory-bytes 1125899906842624: the cache would take 4704"));
+}
+
+TEST(EngineStart, RefusesStepsLargerThanTheFreeMemory) {
+  auto network = std::make_unique<FakeNetwork>();
+  network->workspace = int64_t{1} << 60;
+  const auto engine = Engine::start(std::move(network), small_config());
+  ASSERT_FALSE(engine.ok());
+  EXPECT_THAT(engine.status().message(), HasSubstr("A step of --max-num-batched-tokens 16 and --max-num-seqs 4 takes"));
 }
 
 TEST(EventChannel, TakesTheLastEventEvenWhenFull) {

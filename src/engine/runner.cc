@@ -17,7 +17,19 @@ int64_t table_width(const CacheSpec& spec, int64_t max_model_len) {
   return spec.kind == CacheSpec::Kind::kConv ? 1 : (max_model_len + spec.block_size - 1) / spec.block_size;
 }
 
+int64_t logits_bytes(const Network& network, int64_t rows) {
+  return rows * network.config().unpadded_vocab_size * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
+
+int64_t Runner::step_bytes(const Network& network, const RunnerLimits& limits) {
+  int64_t bytes = network.workspace_bytes(limits.max_rows, limits.max_logit_rows, limits.num_threads) +
+                  logits_bytes(network, limits.max_logit_rows);
+  for (const CacheSpec& spec : network.cache_specs())
+    bytes += limits.max_sequences * table_width(spec, limits.max_model_len) * static_cast<int64_t>(sizeof(int32_t));
+  return bytes;
+}
 
 Runner::Runner(std::unique_ptr<Network> network, const RunnerLimits& limits, std::span<const int64_t> num_blocks)
     : network_(std::move(network)),
@@ -25,7 +37,7 @@ Runner::Runner(std::unique_ptr<Network> network, const RunnerLimits& limits, std
       pool_(limits.num_threads),
       workspace_(network_->workspace_bytes(limits.max_rows, limits.max_logit_rows, limits.num_threads)),
       context_{limits.isa, pool_, workspace_},
-      logits_(limits.max_logit_rows * network_->config().unpadded_vocab_size * static_cast<int64_t>(sizeof(float))),
+      logits_(logits_bytes(*network_, limits.max_logit_rows)),
       sampler_(network_->config().unpadded_vocab_size, pool_) {
   for (const CacheSpec& spec : network_->cache_specs()) {
     int64_t bytes = 0;

@@ -26,6 +26,9 @@ class Runner {
  public:
   Runner(std::unique_ptr<Network> network, const RunnerLimits& limits, std::span<const int64_t> num_blocks);
 
+  // What is taken at start beside weights and caches.
+  static int64_t step_bytes(const Network& network, const RunnerLimits& limits);
+
   const StepOutput& run(const StepPlan& plan);  // prepare, forward, sample, copy_blocks
 
   // The parts of run, for those who time them.

@@ -189,12 +189,17 @@ TEST(SelfCheck, FindsWhatNoHealthyCheckpointHolds) {
       if (name == "model.llm.norm.weight") out.bytes[7] = std::byte{0x7f}, out.bytes[6] = std::byte{0x80};
       if (name == "model.llm.layers.11.mlp.experts.w2_weight") out.bytes[9] = std::byte{0xff};
       if (name == "model.llm.layers.3.mlp.experts.w2_weight_scale") out.bytes[5] = std::byte{0x7f};
+      if (name == "model.llm.layers.4.mlp.experts.w2_weight_amax") out.bytes[4 * 2 + 3] |= std::byte{0x80};
+      if (name == "model.llm.layers.5.mlp.experts.w2_weight_outer_scale_denominator")
+        std::ranges::fill(out.bytes, std::byte{0});
     }
   }
   ASSERT_TRUE(write_safetensors(file, tensors).ok());
   EXPECT_THAT(self_check(temp.path())->problems,
               ElementsAre(HasSubstr("model.llm.norm.weight holds NaN or infinity at element 3"),
                           HasSubstr("layers.3.mlp.experts.w2_weight_scale holds a NaN or negative scale at element 5"),
+                          HasSubstr("outer scale of model.llm.layers.4.mlp.experts.w2_weight for expert 2 is -"),
+                          HasSubstr("outer scale of model.llm.layers.5.mlp.experts.w2_weight for expert 0 is inf"),
                           HasSubstr("layers.11.mlp.experts.w2_weight holds NaN or infinity at element 9")));
 }
 

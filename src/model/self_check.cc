@@ -1,6 +1,7 @@
 #include "model/self_check.h"
 
 #include <cstring>
+#include <memory>
 
 #include "model/quant_config.h"
 #include "model/weight_reader.h"
@@ -38,24 +39,36 @@ void check_scales(const Checkpoint& checkpoint, const BoundTensor& b, SelfCheck&
                                        checkpoint.shard_name(*b.scales), b.scales->name, i));
 }
 
+// What the tensors hold may each be a number, and yet give no scale: a negative maximum, a denominator of 0.
+void check_outer_scales(const std::shared_ptr<const Checkpoint>& checkpoint, const BoundTensor& b, SelfCheck& out) {
+  WeightReader reader(checkpoint, /*check_scales=*/false);
+  reader.outer_scales(b, b.spec.shapes[0][0]);
+  if (!reader.status().ok()) out.problems.push_back(reader.status().message());
+}
+
+void check_tensor(const std::shared_ptr<const Checkpoint>& checkpoint, const BoundTensor& b, SelfCheck& out) {
+  const size_t found = out.problems.size();
+  if (b.scales) check_scales(*checkpoint, b, out);
+  for (const TensorInfo* t : {b.info, b.multiplier, b.reciprocal, b.amax, b.denominator})
+    if (t && t->dtype != DType::kU8) check_values(*checkpoint, *t, out);
+  if (b.scales && out.problems.size() == found) check_outer_scales(checkpoint, b, out);
+}
+
 }  // namespace
 
 Result<SelfCheck> self_check(const std::filesystem::path& folder) {
   NIB_ASSIGN(const ModelConfig config, ModelConfig::load(folder));
-  NIB_ASSIGN(Checkpoint checkpoint, Checkpoint::open(folder));
-  NIB_ASSIGN(const Binding binding, bind_tensors(config, checkpoint));
+  NIB_ASSIGN(Checkpoint opened, Checkpoint::open(folder));
+  const auto checkpoint = std::make_shared<Checkpoint>(std::move(opened));
+  NIB_ASSIGN(const Binding binding, bind_tensors(config, *checkpoint));
   NIB_ASSIGN(const DeclaredPrecision declared, DeclaredPrecision::load(folder));
-  NIB_TRY(checkpoint.map());
+  NIB_TRY(checkpoint->map());
   SelfCheck out;
-  out.tensors = static_cast<int64_t>(checkpoint.tensors().size());
-  out.bytes = checkpoint.total_bytes();
+  out.tensors = static_cast<int64_t>(checkpoint->tensors().size());
+  out.bytes = checkpoint->total_bytes();
   out.unused = static_cast<int64_t>(binding.unused.size());
   out.warnings = cross_check(declared, binding);
-  for (const auto& [key, b] : binding.tensors) {
-    if (b.scales) check_scales(checkpoint, b, out);
-    for (const TensorInfo* t : {b.info, b.multiplier, b.reciprocal, b.amax, b.denominator})
-      if (t && t->dtype != DType::kU8) check_values(checkpoint, *t, out);
-  }
+  for (const auto& [key, b] : binding.tensors) check_tensor(checkpoint, b, out);
   return out;
 }
 

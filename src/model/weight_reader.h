@@ -45,6 +45,9 @@ class WeightReader {
   std::vector<Weight> experts(const BoundTensor& b);
   std::vector<Weight> interleaved_experts(const BoundTensor& gate, const BoundTensor& up);
 
+  // One an expert; 1 where the format has none.
+  std::vector<float> outer_scales(const BoundTensor& b, int64_t experts);
+
   template <class T>
   View<const T, 1> vector(const BoundTensor& b) {
     if (!b.present()) return {};
@@ -83,7 +86,6 @@ class WeightReader {
   Plane plane(const TensorInfo& t, const BoundTensor& b, int64_t experts, int64_t rows);
   const std::byte* alternate_rows(const std::byte* gates, const std::byte* ups, int64_t rows, int64_t row_bytes,
                                   std::byte* out);
-  std::vector<float> outer_scales(const BoundTensor& b, int64_t experts);
   void check_scale_bytes(const BoundTensor& b);
   void fail(Status status) {
     if (status_.ok()) status_ = std::move(status);

@@ -86,7 +86,7 @@ HttpHandler Api::http_handler() {
 std::optional<HttpReply> Api::check_head(const HttpRequest& head) const {
   std::optional<HttpReply> reply;
   if (head.method == "OPTIONS" && !head.header("origin").empty())
-    reply = preflight();
+    reply = preflight(head);
   else if (!keys_.admits(head))
     reply = HttpReply{.status = 401, .body = R"({"error":"Unauthorized"})"};
   else if (!is_known_path(head.path))
@@ -146,16 +146,18 @@ std::vector<HttpHeader> Api::common_headers(const HttpRequest& request) const {
   return out;
 }
 
-HttpReply Api::preflight() const {
+HttpReply Api::preflight(const HttpRequest& head) const {
   HttpReply reply{.content_type = "text/plain", .body = "OK"};
   const bool any_method = std::ranges::count(service_.config.cors_methods, "*") > 0;
   const bool any_header = std::ranges::count(service_.config.cors_headers, "*") > 0;
-  reply.headers = {
-      {"Access-Control-Allow-Methods",
-       any_method ? "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" : join(service_.config.cors_methods)},
-      {"Access-Control-Allow-Headers", any_header ? "Authorization, Content-Type, X-Request-Id, X-Session-Id, X-API-Key"
-                                                  : join(service_.config.cors_headers)},
-      {"Access-Control-Max-Age", "600"}};
+  // "*" allows what is asked for: clients bring headers of their own, and browsers send no key under a literal "*".
+  const std::string_view asked = head.header("access-control-request-headers");
+  reply.headers = {{"Access-Control-Allow-Methods",
+                    any_method ? "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" : join(service_.config.cors_methods)},
+                   {"Access-Control-Allow-Headers", !any_header     ? join(service_.config.cors_headers)
+                                                    : asked.empty() ? "Authorization, Content-Type"
+                                                                    : std::string(asked)},
+                   {"Access-Control-Max-Age", "600"}};
   return reply;
 }
 

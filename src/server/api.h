@@ -37,7 +37,7 @@ class Api {
 
  private:
   std::vector<HttpHeader> common_headers(const HttpRequest& request) const;
-  HttpReply preflight() const;
+  HttpReply preflight(const HttpRequest& head) const;
 
   const Service& service_;
   KeyRing keys_;

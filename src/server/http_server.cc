@@ -50,17 +50,34 @@ constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kLingerBytes = 16u << 20;
 constexpr auto kPeerPollInterval = std::chrono::milliseconds(250);
 
+// A proxy may be sent "http://host/path", which means /path.
+std::string origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const size_t slash = target.find('/', scheme.size());
+    return slash == std::string_view::npos ? "/" : std::string(target.substr(slash));
+  }
+  return std::string(target);
+}
+
 HttpRequest head_of(const Parser::value_type& message) {
   HttpRequest request;
   request.arrival = std::chrono::steady_clock::now();
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
+  const std::string target = origin_form(message.target());
   const size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != std::string::npos) request.query = target.substr(question + 1);
   for (const auto& field : message)
     request.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   return request;
+}
+
+// Of its body: the parser takes a body of an encoding other than "chunked" for the next request.
+bool has_known_length(const HttpRequest& head) {
+  return std::ranges::none_of(head.headers, [](const HttpHeader& h) {
+    return beast::iequals(h.name, "transfer-encoding") && !beast::iequals(h.value, "chunked");
+  });
 }
 
 struct Refusal {
@@ -211,7 +228,7 @@ awaitable<bool> Session::serve_one() {
   if (ec) co_return co_await refuse(refusal_of(ec));
   HttpRequest request = head_of(parser.get());
   if (const std::optional<HttpReply> early = check_head(request)) {
-    if (!parser.is_done()) keep_alive_ = false;  // the body is not worth reading
+    if (!parser.is_done() || early->status == 400) keep_alive_ = false;  // the body is not worth reading
     const bool ok = co_await write_reply(*early, request.method == "HEAD");
     server_.handler.observe(request, early->status);
     co_return ok&& keep_alive_;
@@ -224,6 +241,7 @@ awaitable<bool> Session::serve_one() {
 std::optional<HttpReply> Session::check_head(const HttpRequest& head) const {
   if (std::ssize(head.headers) > server_.config.max_headers)
     return server_.handler.refuse(431, fmt::format("more than {} headers", server_.config.max_headers));
+  if (!has_known_length(head)) return server_.handler.refuse(400, "only \"chunked\" is known as a transfer encoding");
   return server_.handler.check_head(head);
 }
 

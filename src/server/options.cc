@@ -42,7 +42,12 @@ Status check_missing(Fields& f) {
     const auto type = format->find("type");
     if (type == format->end() || !type->is_string())
       return invalid_param("response_format", "response_format needs a type: text, json_object or json_schema");
-    if (*type != "text") return not_implemented("response_format", fmt::format("response_format {}", type->dump()));
+    const auto& name = type->get_ref<const std::string&>();
+    if (name == "json_object" || name == "json_schema" || name == "structural_tag")
+      return not_implemented("response_format", fmt::format("response_format {}", type->dump()));
+    if (name != "text")
+      return invalid_param("response_format", "response_format: the type {} is none of text, json_object, json_schema",
+                           type->dump());
   }
   if (f.boolean("use_beam_search").value_or(false))
     return invalid_param("use_beam_search", "use_beam_search is not supported");
@@ -51,7 +56,7 @@ Status check_missing(Fields& f) {
   return {};
 }
 
-void read_sampling(Fields& f, SamplingParams& s) {
+void read_sampling(Fields& f, int64_t vocab_size, SamplingParams& s) {
   s.temperature = f.number("temperature").value_or(s.temperature);
   s.top_p = f.number("top_p").value_or(s.top_p);
   s.top_k = f.integer("top_k").value_or(s.top_k);
@@ -67,7 +72,7 @@ void read_sampling(Fields& f, SamplingParams& s) {
   s.allowed_token_ids = f.token_ids("allowed_token_ids", std::numeric_limits<int32_t>::max());
   s.logprob_token_ids = f.token_ids("logprob_token_ids", limits::kLogprobTokenIds);
   if (const std::optional<int64_t> k = f.integer("prompt_logprobs", -1, std::numeric_limits<int32_t>::max()))
-    s.num_prompt_logprobs = static_cast<int>(*k);
+    s.num_prompt_logprobs = static_cast<int>(*k < 0 ? vocab_size : *k);  // -1: all
 }
 
 // {"123": -100}: keys are token ids, values are clamped to [-100, 100] as upstream.
@@ -93,7 +98,10 @@ void read_bad_words(Fields& f, const Tokenizer& tokenizer, SamplingParams& s) {
   for (const std::string& word : f.strings("bad_words", limits::kBadWords)) {
     const size_t start = std::min(word.find_first_not_of(' '), word.size());
     const std::string bare = word.substr(start);
-    if (bare.empty()) continue;
+    if (bare.empty()) {
+      f.mistake("bad_words", "a word cannot be empty", nullptr);
+      continue;
+    }
     for (const std::string& form : {bare, " " + bare})
       s.bad_words.push_back(tokenizer.encode(form, Tokenizer::Special::kText));
   }
@@ -165,7 +173,7 @@ Result<GenerateOptions> read_options(Fields& f, const Service& service, const Ht
   o.sampling = service.fallback.sampling;
   o.model = f.string("model").value_or(service.config.served_model_names[0]);
   read_request_id(f, request, o);
-  read_sampling(f, o.sampling);
+  read_sampling(f, service.vocab_size(), o.sampling);
   read_logit_bias(f, o.sampling);
   read_bad_words(f, *service.tokenizer, o.sampling);
   read_stops(f, o);

@@ -187,6 +187,9 @@ TEST(Server, what_is_no_proper_request_gets_its_code_and_ends_only_its_connectio
       {post + "Content-Length: 99999999999999999999999\r\n\r\n", "400"},
       {post + "Transfer-Encoding: chunked\r\n\r\n4e20\r\n" + std::string(20'000, ' ') + "\r\n0\r\n\r\n", "413"},
       {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
+      {post + "Transfer-Encoding: gzip\r\n\r\n{}", "400"},
+      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "400"},
+      {"GET http://x/nothing HTTP/1.1\r\n\r\n", "404"},
       {"GET /v1/completions HTTP/1.1\r\nConnection: close\r\n\r\n", "405"},
       {"POST /v1/completions HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", "415"},
   };
@@ -198,6 +201,31 @@ TEST(Server, what_is_no_proper_request_gets_its_code_and_ends_only_its_connectio
     EXPECT_THAT(answer, Not(HasSubstr("HTTP/1.1 5")));
   }
   EXPECT_EQ(server.get("/health").status, 200);
+}
+
+TEST(Server, a_body_of_unknown_length_is_never_read_as_the_next_request) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nGET /version HTTP/1.1\r\n\r\n");
+  const std::string answer = client.read_all();
+  EXPECT_THAT(answer, HasSubstr("HTTP/1.1 400"));
+  EXPECT_THAT(answer, Not(HasSubstr("HTTP/1.1 200")));
+}
+
+TEST(Server, reads_the_address_as_proxies_send_it) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send("GET http://any.host/version?x=1 HTTP/1.1\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(client.read_all(), HasSubstr("\"version\""));
+}
+
+TEST(Server, browsers_may_send_the_headers_they_ask_for) {
+  TestServer server;
+  RawClient client(server.port());
+  client.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://page\r\nAccess-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: authorization,x-stainless-lang\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(client.read_all(), HasSubstr("Access-Control-Allow-Headers: authorization,x-stainless-lang\r\n"));
 }
 
 TEST(Server, bodies_of_all_clients_together_are_bounded) {

@@ -22,6 +22,8 @@ class FakeNetwork : public Network {
   static constexpr int32_t kEos = 0;
   static constexpr int32_t kPoison = 60;  // as the last token: the logits are NaN; nearly never drawn
 
+  int64_t workspace = 0;  // what it asks for
+
   explicit FakeNetwork(const FakeShape& shape = {}) : shape_(shape) {
     config_.vocab_size = 64;
     config_.unpadded_vocab_size = kVocab;
@@ -35,7 +37,7 @@ class FakeNetwork : public Network {
 
   const ModelConfig& config() const override { return config_; }
   const std::vector<CacheSpec>& cache_specs() const override { return specs_; }
-  int64_t workspace_bytes(int64_t, int64_t, int64_t) const override { return 0; }
+  int64_t workspace_bytes(int64_t, int64_t, int64_t) const override { return workspace; }
 
   void forward(Context&, const ForwardInput& in, const KvCache& cache, View<float, 2> logits,
                const Trace*) const override {
