@@ -13,6 +13,13 @@ namespace {
 
 inline int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
+template <class T>
+[[gnu::always_inline]] inline T read(const uint8_t* p) {
+  T value;
+  __builtin_memcpy(&value, p, sizeof value);
+  return value;
+}
+
 // 64 weights as bf16 without their scales, even ones and odd ones. Lane i of the products holds columns 4i to 4i+3,
 // which share a scale.
 struct Codes {
@@ -49,7 +56,7 @@ struct Nvfp4 {
   }
   [[gnu::always_inline]] static Codes load(const uint8_t* data, const uint8_t* scales) {
     return unpack(_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
-                  _mm512_set1_epi32(*reinterpret_cast<const int __attribute__((may_alias, aligned(1)))*>(scales)));
+                  _mm512_set1_epi32(read<int>(scales)));
   }
   [[gnu::always_inline]] static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t n) {
     const __m256i bytes = _mm256_maskz_loadu_epi8(static_cast<__mmask32>((1ull << n / 2) - 1), data);
@@ -77,8 +84,7 @@ struct Mxfp8 {
             _mm512_castsi512_ps(scale)};
   }
   [[gnu::always_inline]] static Codes load(const uint8_t* data, const uint8_t* scales) {
-    return unpack(_mm512_loadu_si512(data),
-                  _mm512_set1_epi16(*reinterpret_cast<const short __attribute__((may_alias, aligned(1)))*>(scales)));
+    return unpack(_mm512_loadu_si512(data), _mm512_set1_epi16(read<short>(scales)));
   }
   [[gnu::always_inline]] static Codes load_tail(const uint8_t* data, const uint8_t* scales, int64_t) {  // of 32
     return unpack(_mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(data))),
