@@ -192,9 +192,9 @@ Result<Json> evaluate(const EvalOptions& options, const std::string& url, const 
   NIB_ASSIGN(const TaskMaker maker, TaskMaker::load(options.data, options.seed));
   const Asker asker(url, options);
   Json report = {{"count", options.count}, {"seed", options.seed}, {"tasks", Json::array()}};
-  fmt::print("| task | effort | instances | exact | what |\n|---|---|---|---|---|\n");
   for (const Row& row : kRows) {
     if (!tasks.contains(std::string(row.name))) continue;
+    if (report["tasks"].empty()) fmt::print("| task | effort | instances | exact | what |\n|---|---|---|---|---|\n");
     NIB_ASSIGN(Json result, run_row(asker, maker, row, options.count));
     fmt::print("| {} | {} | {} | {:.1f}% | {} |\n", row.name, row.effort, options.count,
                result["percent"].get<double>(), row.title);
