@@ -35,7 +35,7 @@ struct EngineStats {
   double kv_cache_usage = 0;  // of the fullest pool, 0..1
   int64_t num_preemptions = 0, num_prompt_tokens = 0, num_generation_tokens = 0, num_steps = 0;
   int64_t num_finished_stop = 0, num_finished_length = 0, num_finished_abort = 0, num_finished_error = 0;
-  int64_t num_blocks = 0;  // of the full-attention pool
+  int64_t num_blocks = 0, block_size = 0;  // of the full-attention pool
   bool alive = true;
   // Steps by their number of rows: entry i counts those of more than bound i-1 and at most bound i; the last, all
   // beyond.

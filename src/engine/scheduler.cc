@@ -289,7 +289,8 @@ void Scheduler::count(EngineStats& s) const {
   s.num_waiting = static_cast<int64_t>(waiting_.size());
   s.kv_cache_usage = blocks_.usage();
   for (size_t g = 0; g < blocks_.specs().size(); ++g)
-    if (blocks_.specs()[g].kind == CacheSpec::Kind::kFull) s.num_blocks = blocks_.pool(g).num_blocks();
+    if (const CacheSpec& spec = blocks_.specs()[g]; spec.kind == CacheSpec::Kind::kFull)
+      s.num_blocks = blocks_.pool(g).num_blocks(), s.block_size = spec.block_size;
 }
 
 }  // namespace nib

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <chrono>
+#include <cmath>
 
 namespace nib {
 
@@ -73,6 +74,7 @@ class EngineCollectable : public prometheus::Collectable {
         counter("vllm:generation_tokens_total", "Tokens generated", s.num_generation_tokens),
         counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache", 0),
         counter("vllm:prefix_cache_hits_total", "Prompt tokens found there", 0),
+        step_rows(s),
         gauge("vllm:engine_sleep_state", "1 for the state the engine is in", 1, {{"sleep_state", "awake"}}),
         gauge("vllm:cache_config_info", "The cache's configuration as labels", 1, cache_labels(s)),
     };
@@ -81,7 +83,9 @@ class EngineCollectable : public prometheus::Collectable {
 
  private:
   static Labels cache_labels(const EngineStats& s) {
-    return {{"block_size", "16"}, {"num_gpu_blocks", std::to_string(s.num_blocks)}, {"enable_prefix_caching", "False"}};
+    return {{"block_size", std::to_string(s.block_size)},
+            {"num_gpu_blocks", std::to_string(s.num_blocks)},
+            {"enable_prefix_caching", "False"}};
   }
   ClientMetric metric(const Labels& extra) const {
     ClientMetric m;
@@ -98,6 +102,18 @@ class EngineCollectable : public prometheus::Collectable {
     ClientMetric m = metric(extra);
     m.counter.value = value;
     return {name, help, MetricType::Counter, {std::move(m)}};
+  }
+
+  MetricFamily step_rows(const EngineStats& s) const {
+    ClientMetric m = metric({});
+    m.histogram.sample_count = static_cast<std::uint64_t>(s.num_steps);
+    m.histogram.sample_sum = static_cast<double>(s.num_step_rows);
+    std::uint64_t so_far = 0;
+    for (size_t i = 0; i < s.steps_by_rows.size(); ++i) {
+      const double bound = i < s.kStepRowsBounds.size() ? static_cast<double>(s.kStepRowsBounds[i]) : INFINITY;
+      m.histogram.bucket.push_back({so_far += static_cast<std::uint64_t>(s.steps_by_rows[i]), bound});
+    }
+    return {"vllm:iteration_tokens_total", "Tokens computed in a step", MetricType::Histogram, {std::move(m)}};
   }
 
   const Engine& engine_;

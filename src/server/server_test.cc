@@ -272,6 +272,10 @@ TEST(Server, metrics_count_what_happened) {
            "vllm:prompt_tokens_total{engine=\"0\",model_name=\"script\"} 1",
            "vllm:generation_tokens_total{engine=\"0\",model_name=\"script\"} 3",
            "vllm:num_requests_running{",
+           // the prompt's one row and the two of its sampled tokens that go on
+           "vllm:iteration_tokens_total_count{engine=\"0\",model_name=\"script\"} 3",
+           "vllm:iteration_tokens_total_sum{engine=\"0\",model_name=\"script\"} 3",
+           "vllm:iteration_tokens_total_bucket{engine=\"0\",model_name=\"script\",le=\"+Inf\"} 3",
            "vllm:request_success_total{",
            "vllm:time_to_first_token_seconds_count{",
            "vllm:e2e_request_latency_seconds_bucket{",
