@@ -123,6 +123,7 @@ Result<ParsedChat> parse_chat(const Service& service, const HttpRequest& request
   NIB_TRY(check_sampling(o.sampling, std::ssize(prompt.ids), service.vocab_size(), service.max_model_len(),
                          service.config.max_logprobs));
   if (o.echo) out.plan.echoed = last_message_text(body);
+  if (!o.return_prompt_text) prompt.text.clear();
   out.plan.prompts.push_back({std::move(prompt.ids), std::move(prompt.text)});
   return out;
 }

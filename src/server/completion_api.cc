@@ -79,7 +79,9 @@ Result<Request> make_request(const AnswerPlan& plan, const Service& service, Ans
     o.sampling.num_prompt_logprobs = std::max(o.sampling.num_prompt_logprobs, o.sampling.num_logprobs);
   NIB_TRY(check_sampling(o.sampling, std::ssize(prompt.ids), service.vocab_size(), service.max_model_len(),
                          service.config.max_logprobs));
-  if (prompt.text.empty() && (o.echo || o.return_prompt_text))
+  if (!o.echo && !o.return_prompt_text)
+    prompt.text.clear();
+  else if (prompt.text.empty())
     prompt.text = service.tokenizer->decode(prompt.ids, o.skip_special_tokens);
   Request r;
   r.external_id = o.request_id;

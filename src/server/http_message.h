@@ -51,7 +51,7 @@ class ReplySource {
   // The client read too slowly and its request was given up: the connection is to be closed.
   virtual bool broken() const = 0;
 
-  std::vector<HttpHeader> headers;  // of the stream's head
+  std::vector<HttpHeader> headers;  // of the answer, beside its own
 };
 
 using HttpResult = std::variant<HttpReply, std::unique_ptr<ReplySource>>;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -193,7 +194,7 @@ class Session : public std::enable_shared_from_this<Session> {
 // ---- the life of a connection ----
 
 awaitable<void> Session::run() {
-  bool open = true;
+  bool open = true;  // without a local of its own, g++ 12 lays this coroutine's frame out wrongly
   while (open && !gone_ && !server_.draining) open = co_await serve_one();
   if (!gone_) co_await linger();
 }
@@ -275,7 +276,7 @@ awaitable<bool> Session::refuse(Refusal refusal) {
 awaitable<void> Session::linger() {
   error_code ignored;
   stream_.socket().shutdown(asio::socket_base::shutdown_send, ignored);
-  std::vector<char> sink(64u << 10);
+  std::vector<char> sink(8u << 10);
   stream_.expires_after(kLinger);
   for (size_t total = 0; total < kLingerBytes && !gone_;) {
     const auto [ec, n] = co_await stream_.async_read_some(asio::buffer(sink), kAwait);
@@ -297,8 +298,9 @@ awaitable<HttpResult> Session::handle(HttpRequest request) {
 
 // False: the connection ends here.
 awaitable<bool> Session::answer(HttpRequest request) {
-  HttpRequest head = request;
-  head.body.clear();
+  std::string body = std::move(request.body);
+  const HttpRequest head = request;  // without the body, which may be large
+  request.body = std::move(body);
   const bool head_only = head.method == "HEAD";
   HttpResult result = co_await handle(std::move(request));
   body_lease_.give_back();
@@ -319,7 +321,8 @@ awaitable<bool> Session::answer(HttpRequest request) {
 // Carries a reply to the client as it is made. Returns its status; 499: the client is gone.
 awaitable<int> Session::pump(bool head_only) {
   head_sent_ = false;
-  if (const std::optional<HttpReply> at_once = source_->start(make_wake())) {
+  if (std::optional<HttpReply> at_once = source_->start(make_wake())) {
+    std::ranges::copy(source_->headers, std::back_inserter(at_once->headers));
     const bool ok = co_await write_reply(*at_once, head_only);
     co_return ok ? at_once->status : 499;
   }
@@ -344,7 +347,10 @@ awaitable<int> Session::pump(bool head_only) {
 }
 
 awaitable<bool> Session::write_progress(ReplySource::Progress progress) {
-  if (progress.whole) co_return co_await write_reply(*progress.whole, false);
+  if (progress.whole) {
+    std::ranges::copy(source_->headers, std::back_inserter(progress.whole->headers));
+    co_return co_await write_reply(*progress.whole, false);
+  }
   if (progress.bytes.empty() && !progress.done) co_return true;
   std::string out;
   if (!std::exchange(head_sent_, true)) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/un.h>
 
 #include "server/byte_budget.h"
 #include "server/sse.h"
@@ -262,6 +263,149 @@ TEST(Server, waits_for_bodies_that_ask_to_be_invited) {
   EXPECT_THAT(client.read_until("\r\n\r\n"), HasSubstr("100 Continue"));
   client.send(R"({"prompt":"a"})");
   EXPECT_THAT(client.read_until("}"), HasSubstr("\"count\":1"));
+}
+
+TEST(Server, usage_comes_with_every_chunk_if_asked) {
+  TestServer server;
+  std::vector<int64_t> counts;
+  const Json body = {{"prompt", "a"},
+                     {"max_tokens", 3},
+                     {"temperature", 0},
+                     {"stream", true},
+                     {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}};
+  ASSERT_TRUE(server.client()
+                  .post_stream("/v1/completions", body,
+                               [&](const Json& chunk) {
+                                 counts.push_back(chunk["usage"]["completion_tokens"]);
+                                 return true;
+                               })
+                  .ok());
+  EXPECT_THAT(counts, ::testing::ElementsAre(1, 2, 3, 3));
+}
+
+TEST(Server, a_chunk_holds_as_many_tokens_as_asked) {
+  TestServer server;
+  std::vector<std::string> texts;
+  const Json body = {{"prompt", "a"}, {"max_tokens", 8}, {"temperature", 0}, {"stream", true}, {"stream_interval", 3}};
+  ASSERT_TRUE(server.client()
+                  .post_stream("/v1/completions", body,
+                               [&](const Json& chunk) {
+                                 texts.push_back(chunk["choices"][0]["text"]);
+                                 return true;
+                               })
+                  .ok());
+  EXPECT_THAT(texts, ::testing::ElementsAre("b", "cde", "fgh", "i"));  // the first token at once
+}
+
+TEST(Server, stop_strings_end_the_text_and_the_work) {
+  TestServer server;
+  const HttpAnswer answer = server.post(
+      "/v1/completions",
+      {{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"temperature", 0}, {"stop", {"zz", "fg"}}});
+  const Json json = *parse_json(answer.body);
+  EXPECT_EQ(json["choices"][0]["text"], "bcde");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["choices"][0]["stop_reason"], "fg");
+  EXPECT_EQ(json["usage"]["completion_tokens"], 6);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 0; }));
+  EXPECT_LT(server.stats().num_generation_tokens, 4000);
+}
+
+TEST(Server, a_stop_token_is_named_and_the_end_of_turn_is_not) {
+  TestServer server;
+  const Json stop = *parse_json(
+      server
+          .post("/v1/completions",
+                {{"prompt", "a"}, {"temperature", 0}, {"stop_token_ids", {testing::ScriptNetwork::byte_id('d')}}})
+          .body);
+  EXPECT_EQ(stop["choices"][0]["stop_reason"], testing::ScriptNetwork::byte_id('d'));
+  const Json eos = *parse_json(server.post("/v1/completions", {{"prompt", "z"}, {"temperature", 0}}).body);
+  EXPECT_EQ(eos["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(eos["choices"][0]["stop_reason"], nullptr);
+}
+
+TEST(Server, several_prompts_and_choices_are_counted_through) {
+  TestServer server;
+  const Json json =
+      *parse_json(server
+                      .post("/v1/completions",
+                            {{"prompt", {"a", "k"}}, {"n", 2}, {"seed", 5}, {"max_tokens", 2}, {"temperature", 0.2}})
+                      .body);
+  ASSERT_EQ(json["choices"].size(), 4u);
+  const char* texts[] = {"bc", "bc", "lm", "lm"};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(json["choices"][i]["index"], i);
+    EXPECT_EQ(json["choices"][i]["text"], texts[i]);
+  }
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 8);
+}
+
+TEST(Server, scores_a_prompt_without_going_on_with_it) {
+  TestServer server;
+  const Json json = *parse_json(
+      server.post("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 1}}).body);
+  const Json& choice = json["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "c"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][0], nullptr);
+  EXPECT_GT(choice["logprobs"]["token_logprobs"][1].get<double>(), -0.2);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+}
+
+TEST(Server, ids_of_requests_are_taken_over) {
+  TestServer server({.change = [](ServerConfig& c) { c.api.request_id_headers = true; }});
+  HttpClient client =
+      *HttpClient::open(fmt::format("http://127.0.0.1:{}", server.port()), {.headers = {{"X-Request-Id", "mine-1"}}});
+  const HttpAnswer answer = *client.send("POST", "/v1/chat/completions", chat().dump());
+  EXPECT_EQ((*parse_json(answer.body))["id"], "chatcmpl-mine-1");
+  EXPECT_THAT(answer.headers, ::testing::Contains(std::pair<std::string, std::string>("x-request-id", "mine-1")));
+}
+
+TEST(Server, browsers_of_other_origins_are_let_in) {
+  TestServer server({.api_keys = {"secret"}});
+  RawClient client(server.port());
+  client.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://a\r\nConnection: close\r\n\r\n");
+  const std::string answer = client.read_all();
+  EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200"));
+  EXPECT_THAT(answer, HasSubstr("Access-Control-Allow-Origin: *"));
+  EXPECT_THAT(answer, HasSubstr("Access-Control-Allow-Methods:"));
+}
+
+TEST(Server, models_are_listed_and_found_by_name) {
+  TestServer server;
+  const Json list = *parse_json(server.get("/v1/models").body);
+  EXPECT_EQ(list["data"][0]["id"], "script");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 4096);
+  EXPECT_EQ((*parse_json(server.get("/v1/models/other%2Fname").body))["id"], "other/name");
+  EXPECT_EQ((*parse_json(server.get("/v1/models/other/name").body))["id"], "other/name");
+  EXPECT_EQ(server.get("/v1/models/none").status, 404);
+  EXPECT_EQ(server.get("/ping").status, 200);
+  EXPECT_THAT(server.get("/version").body, HasSubstr("version"));
+}
+
+TEST(Server, listens_on_a_unix_socket) {
+  const std::string path = fmt::format("/tmp/nib-server-test-{}.sock", ::getpid());
+  TestServer server({.change = [&](ServerConfig& c) { c.http.unix_socket = path; }});
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::string request = "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n";
+  ASSERT_EQ(::send(fd, request.data(), request.size(), 0), std::ssize(request));
+  char answer[64] = {};
+  EXPECT_GT(::recv(fd, answer, sizeof answer - 1, 0), 0);
+  EXPECT_THAT(answer, HasSubstr("HTTP/1.1 200 OK"));
+  ::close(fd);
+  ::unlink(path.c_str());
+}
+
+TEST(Server, an_address_in_use_is_named) {
+  TestServer server;
+  const HttpServerConfig taken = {.host = "127.0.0.1", .port = server.port()};
+  EXPECT_THAT(HttpServer::try_address(taken).message(), HasSubstr(std::to_string(server.port())));
+  EXPECT_THAT(HttpServer::try_address({.host = "no.such.host.invalid"}).message(), HasSubstr("no.such.host.invalid"));
 }
 
 TEST(Server, metrics_count_what_happened) {
