@@ -39,7 +39,8 @@ std::string wrong_command(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("nib"));  // standard output is for what was asked for
+  // Standard output is for what was asked for.
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
   const nib::cli::Environment env = read_environment();
   nib::cli::Exit exit;
   CLI::App app{"Nib serves the Inkling models", "nib"};

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 #include "compute/cpu/kernels.h"
 #include "compute/ops/attention.h"
 #include "compute/ops/depth_mix.h"
@@ -469,7 +470,7 @@ void add_bench_ops_command(CLI::App& bench, Exit& exit) {
   command->add_option("--cpu-isa", options->isa, "avx2, avx512 or amx (default: the best here)");
   command->add_option("--filter", options->filter, "Only lines whose operation and shape contain this text");
   command->add_option("--repeats", options->repeats, "Timing loops; the median and the best are reported")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--out", options->out, "Also write the results to this JSON file");
   command->callback([options, &exit] { exit.code = report("bench ops", run(*options)); });
 }

@@ -4,9 +4,11 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "cli/bench_report.h"
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 #include "server/http_load.h"
 #include "server/open_files.h"
 
@@ -173,10 +175,12 @@ class Bench {
 
 // ---- the command ----
 
-Status wait_until_ready(HttpClient& client, int64_t timeout_s) {
+Status wait_until_ready(HttpClient& client, const std::string& url, int64_t timeout_s) {
+  bool told = false;
   for (const auto end = Clock::now() + std::chrono::seconds(timeout_s);;) {
     const Result<HttpAnswer> health = client.send("GET", "/health");
     if (health.ok() && health->status == 200) return {};
+    if (!std::exchange(told, true)) fmt::print(stderr, "waiting for {}, at most {} s\n", url, timeout_s);
     if (Clock::now() > end) return health.ok() ? error_of(health->status, health->body) : health.status();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
@@ -209,7 +213,7 @@ Status run(Options& o) {
   raise_open_files();
   NIB_ASSIGN(const HttpUrl url, HttpUrl::parse(o.base_url));
   NIB_ASSIGN(HttpClient client, HttpClient::open(o.base_url, http));
-  NIB_TRY(wait_until_ready(client, o.ready_timeout_s));
+  NIB_TRY(wait_until_ready(client, o.base_url, o.ready_timeout_s));
   std::string model = o.model;
   if (model.empty()) {
     NIB_ASSIGN(model, first_model(client));
@@ -251,15 +255,15 @@ void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit
   c.add_option("--api-key", o->api_key, "default: OPENAI_API_KEY");
   c.add_option("--header", o->headers, "NAME=VALUE");
   c.add_option("--dataset-name", o->dataset, "random");
-  c.add_option("--input-len,--random-input-len", o->input_len, "tokens of a prompt")->check(CLI::PositiveNumber);
-  c.add_option("--output-len,--random-output-len", o->output_len, "tokens of an answer")->check(CLI::PositiveNumber);
-  c.add_option("--num-prompts", o->num_prompts)->check(CLI::PositiveNumber);
+  c.add_option("--input-len,--random-input-len", o->input_len, "tokens of a prompt")->check(positive_number());
+  c.add_option("--output-len,--random-output-len", o->output_len, "tokens of an answer")->check(positive_number());
+  c.add_option("--num-prompts", o->num_prompts)->check(positive_number());
   c.add_option("--request-rate", o->request_rate, "requests/s, or inf: all at once");
-  c.add_option("--burstiness", o->burstiness, "1: a Poisson process")->check(CLI::PositiveNumber);
-  c.add_option("--max-concurrency", o->max_concurrency, "open requests at most")->check(CLI::PositiveNumber);
+  c.add_option("--burstiness", o->burstiness, "1: a Poisson process")->check(positive_number());
+  c.add_option("--max-concurrency", o->max_concurrency, "open requests at most")->check(positive_number());
   c.add_flag("--ignore-eos", o->ignore_eos);
   c.add_option("--seed", o->seed, "of the prompts");
-  c.add_option("--temperature", o->temperature)->check(CLI::NonNegativeNumber);
+  c.add_option("--temperature", o->temperature)->check(non_negative_number());
   c.add_option("--extra-body", o->extra_body, "JSON over each request");
   c.add_option("--goodput", o->goodput, "ttft:MS tpot:MS e2el:MS");
   c.add_option("--percentile-metrics", o->percentile_metrics, "ttft,tpot,itl,e2el");
@@ -269,7 +273,7 @@ void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit
   c.add_option("--result-dir", o->result_dir);
   c.add_option("--result-filename", o->result_filename);
   c.add_option("--label", o->label);
-  c.add_option("--ready-check-timeout-sec", o->ready_timeout_s)->check(CLI::NonNegativeNumber);
+  c.add_option("--ready-check-timeout-sec", o->ready_timeout_s)->check(non_negative_number());
   c.callback([o, &exit] { exit.code = report("bench serve", run(*o)); });
 }
 

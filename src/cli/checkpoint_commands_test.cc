@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 #include "model/checkpoint.h"
 #include "model/testing/make_checkpoint.h"
 
@@ -66,6 +67,8 @@ TEST(Commands, BadUseAndBadInputEndInOneSentence) {
       {{"plan"}, 2, ""},
       {{"plan", config, "--tensor-parallel-size", "0"}, 2, ""},
       {{"plan", config, "--tensor-parallel-size", "3"}, 1, "nib plan: --tensor-parallel-size 3 does not divide"},
+      {{"plan", config, "--bandwidth", "nan"}, 2, ""},
+      {{"plan", config, "--max-model-len", "0"}, 2, ""},
       {{"plan", "org/model"}, 1, "nib plan: org/model: neither a folder nor in the Hugging Face cache"},
       {{"inspect", "nowhere"}, 1, "nib inspect: nowhere: no such folder"},
       {{"check", (kSource / "configs").string()}, 1, "config.json: cannot be read"},
@@ -78,6 +81,14 @@ TEST(Commands, BadUseAndBadInputEndInOneSentence) {
     EXPECT_THAT(run.error, HasSubstr(c.error));
     EXPECT_LE(std::count(run.error.begin(), run.error.end(), '\n'), 1);
   }
+}
+
+TEST(NumberChecks, TakeFiniteNumbersAndSayWhatTheyWant) {
+  for (const char* good : {"1", "0.5", "1e9"}) EXPECT_EQ(positive_number()(std::string(good)), "") << good;
+  for (const char* bad : {"0", "-1", "nan", "inf", "x", ""})
+    EXPECT_EQ(positive_number()(std::string(bad)), std::string(bad) + ": a number above 0 is expected");
+  EXPECT_EQ(non_negative_number()(std::string("0")), "");
+  EXPECT_EQ(non_negative_number()(std::string("-0.1")), "-0.1: a number from 0 on is expected");
 }
 
 TEST(InspectCommand, ListsTensorsUsesAndConfig) {

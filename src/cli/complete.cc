@@ -1,5 +1,6 @@
 // nib complete: lets a server go on with raw text; each line is a prompt of its own.
 #include "cli/chat_client.h"
+#include "cli/number_checks.h"
 
 namespace nib::cli {
 
@@ -38,7 +39,7 @@ void add_complete_command(CLI::App& app, const Environment& env, Exit& exit) {
   CLI::App& command = *app.add_subcommand("complete", "Lets a running server go on with raw text");
   auto o = std::make_shared<Options>();
   o->client.declare(command, env);
-  command.add_option("--max-tokens", o->max_tokens)->check(CLI::PositiveNumber);
+  command.add_option("--max-tokens", o->max_tokens)->check(positive_number());
   command.callback([o, &exit] { exit.code = report("complete", run(*o)); });
 }
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 #include "text/chat.h"
 #include "text/output_parser.h"
 #include "text/tokenizer.h"
@@ -223,7 +224,7 @@ void add_debug_text_commands(CLI::App& debug, Exit& exit) {
             ->required();
         command.add_option("--request", f.request, "The request; without it every tool call is shown");
         command.add_option("--cuts", f.num_cuts, "Print the deltas of a stream cut at so many random places")
-            ->check(CLI::NonNegativeNumber);
+            ->check(non_negative_number());
         command.add_option("--seed", f.seed, "Seed of the cuts");
       },
       parse);

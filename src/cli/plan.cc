@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 
 namespace nib::cli {
 
@@ -46,14 +47,14 @@ void add_plan_command(CLI::App& app, const std::filesystem::path& hf_home, Exit&
   command->add_option("--tensor-parallel-size", o->plan.tensor_parallel_size, "Ranks that share the model")
       ->check(CLI::Range(1, 1024));
   command->add_option("--max-model-len", o->plan.max_model_len, "Tokens of a sequence; the model's limit if not given")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--max-num-seqs", o->plan.max_num_seqs, "Sequences at once, all of full length (1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_option("--max-num-batched-tokens", o->plan.max_num_batched_tokens, "Rows a step (2048)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command
       ->add_option("--bandwidth", o->plan.bandwidth_gb_s, "Memory bandwidth of one rank, GB/s: adds the time a token")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command->add_option("--dtype", o->dtype, "Type of activations and caches (bf16)")
       ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_flag("--json", o->json, "Print JSON, every number in bytes");
