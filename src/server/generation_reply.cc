@@ -19,6 +19,12 @@ GenerationReply::~GenerationReply() {
     if (r.num_unfinished > 0) observe_end(r, FinishReason::kAbort);
 }
 
+// A stream may lag by so many tokens. A whole answer is kept anyway, so its events cannot be too many.
+size_t GenerationReply::channel_capacity(const SamplingParams& s) const {
+  const int64_t most = s.max_tokens + 1;
+  return static_cast<size_t>(s.n * (streams() ? std::min(most, limits::kEventsPerSequence) : most));
+}
+
 std::optional<HttpReply> GenerationReply::start(std::function<void()> wake) {
   for (Request& request : requests_) {
     Running r;
@@ -26,7 +32,7 @@ std::optional<HttpReply> GenerationReply::start(std::function<void()> wake) {
     r.facts.n = request.sampling.n;
     r.facts.prompt_tokens = std::ssize(request.prompt);
     r.facts.max_tokens = request.sampling.max_tokens;
-    r.channel = std::make_shared<EventChannel>(limits::kEventsPerSequence * request.sampling.n, wake);
+    r.channel = std::make_shared<EventChannel>(channel_capacity(request.sampling), wake);
     const Result<uint64_t> id = service_.engine->submit(std::move(request), r.channel);
     if (!id.ok()) {
       cancel_all();

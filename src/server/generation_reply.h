@@ -36,6 +36,7 @@ class GenerationReply : public ReplySource {
     int64_t last_token_ns = 0;  // of sequence 0
     FinishedRequest facts;
   };
+  size_t channel_capacity(const SamplingParams& s) const;
   void take(size_t prompt, TokenEvent& event, std::string& out);
   void observe(Running& r, const TokenEvent& event);
   void observe_end(Running& r, FinishReason finish);

@@ -21,6 +21,6 @@ inline constexpr size_t kLogitBias = 1024;
 inline constexpr size_t kLogprobTokenIds = 128;
 inline constexpr size_t kRequestIdBytes = 128;
 inline constexpr size_t kCacheSaltBytes = 128;
-inline constexpr size_t kEventsPerSequence = 1024;  // that may wait for a slow reader
+inline constexpr int64_t kEventsPerSequence = 2048;  // of a stream, that may wait for a slow reader
 
 }  // namespace nib::limits

@@ -298,7 +298,7 @@ TEST(Server, a_chunk_holds_as_many_tokens_as_asked) {
 }
 
 TEST(Server, stop_strings_end_the_text_and_the_work) {
-  TestServer server;
+  TestServer server({.step_time = std::chrono::microseconds(500)});
   const HttpAnswer answer = server.post(
       "/v1/completions",
       {{"prompt", "a"}, {"max_tokens", 4000}, {"ignore_eos", true}, {"temperature", 0}, {"stop", {"zz", "fg"}}});
