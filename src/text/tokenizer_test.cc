@@ -241,7 +241,7 @@ class RealTokenizer : public testing::Test {
  protected:
   void SetUp() override {
     const fs::path folder = fs::path(NIB_SOURCE_DIR) / "build/inkling-tokenizer";
-    if (!fs::exists(folder)) GTEST_SKIP() << "run `make tokenizer` first";
+    ASSERT_TRUE(fs::exists(folder)) << "run `make tokenizer` first";
     tokenizer_ = *Tokenizer::load(folder);
   }
   TokenizerPtr tokenizer_;

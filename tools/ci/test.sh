@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 readonly JOBS=${JOBS:-$(nproc)}
 readonly FUZZ_SECONDS=${FUZZ_SECONDS:-60}
-readonly ALL_STAGES=(install check build unit e2e asan tsan fuzz)
+readonly ALL_STAGES=(install check build tokenizer unit e2e asan tsan fuzz)
 
 stage_install() { tools/ci/install.sh build test node; }
 
@@ -21,6 +21,9 @@ stage_build() {
   cmake --preset cpu
   cmake --build --preset cpu -j "$JOBS"
 }
+
+# The real tokenizer, from npm's ranks: the unit tests hold it to its reference ids.
+stage_tokenizer() { tools/inkling_tokenizer/build.sh; }
 
 # Every unit and property test of the release build.
 stage_unit() { ctest --test-dir build/cpu --output-on-failure -j "$JOBS"; }
