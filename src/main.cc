@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   debug.require_subcommand(1);
   nib::cli::add_debug_text_commands(debug, exit);
   nib::cli::add_debug_logits_command(debug, exit);
+  nib::cli::add_debug_draft_command(debug, exit);
   nib::cli::add_debug_quantize_command(debug, exit);
   if (const std::string wrong = wrong_command(app, argc, argv); !wrong.empty()) {
     fmt::print(stderr, "nib: {}\n", wrong);

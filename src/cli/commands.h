@@ -35,6 +35,7 @@ void add_eval_command(CLI::App& app, Exit& exit);           // eval
 void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
 void add_bench_step_command(CLI::App& bench, Exit& exit);
 void add_debug_logits_command(CLI::App& debug, Exit& exit);
+void add_debug_draft_command(CLI::App& debug, Exit& exit);
 void add_debug_quantize_command(CLI::App& debug, Exit& exit);
 void add_bench_ops_command(CLI::App& bench, Exit& exit);
 

@@ -258,6 +258,34 @@ void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap) {
   plain(cx) ? ref::soft_cap(cx, logits, mup, cap) : cpu::soft_cap(cx, logits, mup, cap);
 }
 
+int64_t block_attention_workspace_bytes(int64_t head_dim, int64_t num_threads) {
+  return num_threads * round_up(head_dim, 16) * 4 + 1024;
+}
+
+// A drafter's blocks are small: the plain loops serve every instruction set.
+template <class T>
+void rope(Context& cx, View<T, 2> x, int64_t head_dim, int64_t start, View<const float, 1> inverse_frequencies) {
+  NIB_CHECK_EQ(head_dim % 2, 0);
+  NIB_CHECK_EQ(x.dim(1) % head_dim, 0);
+  NIB_CHECK_EQ(inverse_frequencies.dim(0), head_dim / 2);
+  NIB_CHECK(start >= 0, "position {}", start);
+  ref::rope(cx, x, head_dim, start, inverse_frequencies);
+}
+
+template <class T>
+void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const KeyValueRows<T>& context,
+                     const KeyValueRows<T>& block, int64_t head_dim, float scale) {
+  check_same_shape(out, q);
+  check_same_shape(context.k, context.v);
+  check_same_shape(block.k, block.v);
+  NIB_CHECK_EQ(context.k.dim(1), block.k.dim(1));
+  NIB_CHECK_EQ(q.dim(1) % head_dim, 0);
+  NIB_CHECK_EQ(block.k.dim(1) % head_dim, 0);
+  NIB_CHECK_EQ(q.dim(1) % block.k.dim(1), 0);
+  NIB_CHECK(block.k.dim(0) > 0, "an empty block");
+  ref::block_attention(cx, out, q, context, block, head_dim, scale);
+}
+
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
 template void gemm(Context&, View<bf16, 2>, View<const bf16, 2>, const Weight&);
 template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&);
@@ -281,7 +309,10 @@ template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&)
                                    View<const float, 2>, std::span<const SequenceRows>, const AttentionParams&);       \
   template void clip_heads(Context&, View<T, 2>, int64_t, float, View<const T, 1>, View<const float, 1>);              \
   template void norm_heads(Context&, View<T, 2>, int64_t, View<const T, 1>, float, View<const float, 1>);              \
-  template void apply_gate(Context&, View<T, 2>, View<const T, 2>, int64_t, GateAct);
+  template void apply_gate(Context&, View<T, 2>, View<const T, 2>, int64_t, GateAct);                                  \
+  template void rope(Context&, View<T, 2>, int64_t, int64_t, View<const float, 1>);                                    \
+  template void block_attention(Context&, View<T, 2>, View<const T, 2>, const KeyValueRows<T>&,                        \
+                                const KeyValueRows<T>&, int64_t, float);
 NIB_INSTANTIATE(float)
 NIB_INSTANTIATE(bf16)
 

@@ -7,6 +7,7 @@
 #include "compute/ops/depth_mix.h"
 #include "compute/ops/experts.h"
 #include "compute/ops/norm.h"
+#include "compute/ops/rope.h"
 #include "compute/ops/router.h"
 #include "compute/ops/short_conv.h"
 
@@ -62,5 +63,11 @@ void norm_heads(Context& cx, View<T, 2> x, int64_t head_dim, View<const T, 1> we
 template <class T>
 void apply_gate(Context& cx, View<T, 2> y, View<const T, 2> gate, int64_t heads, ops::GateAct act);
 void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap);
+
+template <class T>
+void rope(Context& cx, View<T, 2> x, int64_t head_dim, int64_t start, View<const float, 1> inverse_frequencies);
+template <class T>
+void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const KeyValueRows<T>& context,
+                     const KeyValueRows<T>& block, int64_t head_dim, float scale);
 
 }  // namespace nib::ref

@@ -1,0 +1,144 @@
+// nib debug draft: runs a drafter alone over recorded hidden states of its target and writes what it proposes.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "model/checkpoint.h"
+#include "model/drafter.h"
+#include "model/json_fields.h"
+
+namespace nib::cli {
+
+namespace {
+
+struct Options {
+  std::string model, steps, inputs, dtype = "f32", isa, out;
+  bool bf16_rope_frequencies = false;
+  int64_t num_tokens = 0;  // 0: as many as the trained block gives
+};
+
+constexpr int64_t kMaxPosition = int64_t{1} << 24;
+
+// One draft: the target has run all positions before start, where the anchor stands.
+struct DraftStep {
+  int64_t start;
+  int32_t anchor;
+  View<const float, 2> taps;  // hidden states of the positions up to start that are new since the last step
+};
+
+Result<View<const float, 2>> read_taps(const Checkpoint& inputs, size_t step, int64_t width,
+                                       std::vector<std::vector<float>>& memory) {
+  const std::string name = fmt::format("step{}.target_hidden", step);
+  const TensorInfo* t = inputs.find(name);
+  if (!t) return invalid("{}: {} is missing, steps.json asks for it", inputs.shards()[0].string(), name);
+  if (t->dtype != DType::kF32 || t->shape.size() != 2 || t->shape[1] != width)
+    return invalid("{}: {} is {} {}, expected F32 [rows, {}]", inputs.shard_name(*t), name, nib::name(t->dtype),
+                   shape_text(t->shape), width);
+  std::vector<float>& values = memory.emplace_back(t->bytes / sizeof(float));
+  std::memcpy(values.data(), inputs.data(*t).data(), t->bytes);
+  return View<const float, 2>(values.data(), {t->shape[0], width});
+}
+
+// The rows of the taps end where the anchor stands, and go on where those of the step before ended.
+Status check_positions(const DraftStep& s, size_t index, int64_t committed) {
+  if (s.start - s.taps.dim(0) == committed) return {};
+  return invalid("steps.json: step {} starts at {}, but {} rows of hidden states after position {} end at {}", index,
+                 s.start, s.taps.dim(0), committed, committed + s.taps.dim(0));
+}
+
+Result<std::vector<DraftStep>> read_steps(const Options& o, const Drafter& drafter, const Checkpoint& inputs,
+                                          std::vector<std::vector<float>>& memory) {
+  NIB_ASSIGN(const Json json, read_json_file(o.steps));
+  if (!json.is_array() || json.empty()) return invalid("{}: expected a JSON array with at least one step", o.steps);
+  std::vector<DraftStep> steps;
+  int64_t committed = 0;
+  for (const Json& item : json) {
+    if (!item.is_object()) return invalid("{}: step {} is not an object", o.steps, steps.size());
+    Fields f(item, fmt::format("steps.json: step {}", steps.size()));
+    DraftStep s;
+    s.start = f.integer("start", 0, kMaxPosition);
+    s.anchor = static_cast<int32_t>(f.integer("anchor", 0, drafter.config().vocab_size - 1));
+    NIB_TRY(f.status());
+    NIB_ASSIGN(s.taps, read_taps(inputs, steps.size(), drafter.tap_width(), memory));
+    NIB_TRY(check_positions(s, steps.size(), committed));
+    committed = s.start;
+    steps.push_back(s);
+  }
+  return steps;
+}
+
+template <class E>
+void append(std::vector<OutTensor>& out, std::string name, DType dtype, std::vector<int64_t> shape,
+            const std::vector<E>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  out.push_back({std::move(name), dtype, std::move(shape), {bytes.begin(), bytes.end()}});
+}
+
+void append_draft(std::vector<OutTensor>& out, size_t step, const Drafter& drafter, const Draft& draft) {
+  const int64_t count = static_cast<int64_t>(draft.tokens.size());
+  const std::string at = fmt::format("step{}.", step);
+  const std::vector<int64_t> ids(draft.tokens.begin(), draft.tokens.end());
+  append(out, at + "draft_tokens", DType::kI64, {count}, ids);
+  append(out, at + "draft_logits", DType::kF32, {count, drafter.vocab_size()}, draft.logits);
+  append(out, at + "block_hidden", DType::kF32, {count, drafter.config().hidden_size}, draft.hidden);
+  if (!draft.confidence_logits.empty())
+    append(out, at + "confidence_logits", DType::kF32, {count}, draft.confidence_logits);
+}
+
+Status run(const Options& o, Isa isa) {
+  NIB_ASSIGN(const std::unique_ptr<Drafter> drafter,
+             load_drafter(o.model, {o.dtype == "f32", o.bf16_rope_frequencies}, nullptr));
+  const int64_t num_tokens = o.num_tokens > 0 ? o.num_tokens : drafter->config().max_draft_tokens();
+  NIB_TRY(drafter->config().check_draft_length(num_tokens));
+  NIB_ASSIGN(const Checkpoint inputs, Checkpoint::open_file(o.inputs));
+  std::vector<std::vector<float>> memory;
+  NIB_ASSIGN(const std::vector<DraftStep> steps, read_steps(o, *drafter, inputs, memory));
+
+  int64_t most_rows = 1;
+  for (const DraftStep& s : steps) most_rows = std::max(most_rows, s.taps.dim(0));
+  ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  Workspace workspace(drafter->workspace_bytes(most_rows, pool.num_threads()));
+  Context cx{isa, pool, workspace};
+  DraftContext context = drafter->make_context(steps.back().start);
+  std::vector<OutTensor> tensors;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const DraftStep& s = steps[i];
+    drafter->commit(cx, context, s.taps, context.end);
+    append_draft(tensors, i, *drafter, drafter->draft(cx, context, s.anchor, s.start, num_tokens));
+  }
+  return write_safetensors(o.out, tensors);
+}
+
+int main_of(const Options& o) {
+  const Result<Isa> isa = o.isa.empty() ? Result<Isa>(best_isa()) : isa_from_name(o.isa);
+  if (isa.ok()) return report("debug draft", run(o, *isa));
+  return report("debug draft", isa.status()), 2;
+}
+
+}  // namespace
+
+void add_debug_draft_command(CLI::App& debug, Exit& exit) {
+  const auto o = std::make_shared<Options>();
+  CLI::App* command = debug.add_subcommand("draft", "Run a drafter over recorded hidden states and write its drafts");
+  command->add_option("--model", o->model, "Folder of a drafter with its own embedding and output head")->required();
+  command->add_option("--steps", o->steps, "JSON array of steps: start and anchor of each")->required();
+  command->add_option("--inputs", o->inputs, "safetensors file with stepN.target_hidden [rows, taps x width] F32")
+      ->required();
+  command->add_option("--num-speculative-tokens", o->num_tokens, "Drafts a step; the whole block if not given")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--dtype", o->dtype, "Type of activations and draft K/V")->check(CLI::IsMember({"f32", "bf16"}));
+  command->add_flag("--bf16-rope-frequencies", o->bf16_rope_frequencies,
+                    "Round the rotary frequencies to BF16, as a model cast to BF16 whole does");
+  command->add_option("--cpu-isa", o->isa, "ref, avx2, avx512 or amx; the best of this machine if not given");
+  command
+      ->add_option("--out", o->out,
+                   "safetensors file to write: stepN.draft_tokens, .draft_logits, .block_hidden, .confidence_logits")
+      ->required();
+  command->callback([o, &exit] { exit.code = main_of(*o); });
+}
+
+}  // namespace nib::cli

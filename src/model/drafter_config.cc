@@ -1,0 +1,142 @@
+#include "model/drafter_config.h"
+
+#include "model/checkpoint.h"
+#include "model/json_fields.h"
+
+namespace nib {
+
+namespace {
+
+constexpr int64_t kMaxSize = 1 << 24;  // of any one axis
+constexpr const char* kFile = "config.json";
+
+// One flat object: what stands at the top wins over transformer_layer_config, dflash_config over both.
+Result<Json> flattened(const Json& config) {
+  if (!config.is_object()) return invalid("{}: expected a JSON object", kFile);
+  Json flat = Json::object();
+  const auto merge = [&](const Json& object) {
+    for (const auto& [key, value] : object.items())
+      if (!value.is_null()) flat[key] = value;
+  };
+  const auto nested = [&](const char* key) -> Status {
+    if (!config.contains(key) || config[key].is_null()) return {};
+    if (!config[key].is_object()) return invalid("{}: {} must be an object", kFile, key);
+    merge(config[key]);
+    return {};
+  };
+  NIB_TRY(nested("transformer_layer_config"));
+  merge(config);
+  NIB_TRY(nested("dflash_config"));
+  return flat;
+}
+
+// rope_parameters {rope_theta, rope_type}, or rope_theta beside rope_scaling {type}.
+double read_rope_theta(Fields& f, const Json& flat) {
+  double theta = f.number("rope_theta", 1, 1e12, 10000);
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!flat.contains(key)) continue;
+    if (!flat[key].is_object()) {
+      f.fail(invalid("{}: {} must be an object", kFile, key));
+      continue;
+    }
+    Fields rope(flat[key], fmt::format("{}: {}", kFile, key));
+    theta = rope.number("rope_theta", 1, 1e12, theta);
+    const std::string type = rope.text("rope_type", rope.text("type", "default"));
+    if (type != "default")
+      rope.fail(Status(Code::kUnimplemented,
+                       fmt::format("{}: {} has the type {}, drafters with default are supported", kFile, key, type)));
+    f.fail(rope.status());
+  }
+  return theta;
+}
+
+// Three spellings; the last one says the opposite.
+bool read_sample_from_anchor(Fields& f) {
+  if (f.has("sample_from_anchor")) return f.boolean("sample_from_anchor", true);
+  if (f.has("query_zero_predicts_next")) return f.boolean("query_zero_predicts_next", true);
+  return !f.boolean("dspark_bonus_anchor", false);
+}
+
+// eagle_aux_hidden_state_layer_ids names the layer whose input is tapped: one more.
+std::vector<int64_t> read_taps(Fields& f) {
+  const bool inputs = !f.has("target_layer_ids") && f.has("eagle_aux_hidden_state_layer_ids");
+  std::vector<int64_t> ids = inputs ? f.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxSize)
+                                    : f.integers("target_layer_ids", -1, kMaxSize);
+  if (inputs)
+    for (int64_t& id : ids) --id;
+  if (ids.empty()) f.fail(invalid("{}: target_layer_ids is empty, a drafter needs at least one tap", kFile));
+  return ids;
+}
+
+void read_head(Fields& f, DrafterConfig& c) {
+  c.markov_rank = f.integer("markov_rank", 0, kMaxSize, 0);
+  const int usual = c.markov_rank > 0 ? 1 : 0;
+  c.head = static_cast<DrafterConfig::Head>(f.choice("markov_head_type", {"none", "vanilla", "gated", "rnn"}, usual));
+  if (c.head != DrafterConfig::Head::kNone && c.markov_rank == 0)
+    f.fail(invalid("{}: markov_rank must be at least 1 for the head that markov_head_type names", kFile));
+  if (c.head == DrafterConfig::Head::kNone) c.markov_rank = 0;
+  if (f.has("enable_confidence_head")) c.confidence_head = f.boolean("enable_confidence_head", false);
+  if (f.has("confidence_head_with_markov")) c.confidence_with_markov = f.boolean("confidence_head_with_markov", true);
+}
+
+// What would change the numbers and is not there is refused, not passed over.
+void refuse_unsupported(Fields& f) {
+  const auto refuse = [&](bool wrong, const char* what) {
+    if (wrong) f.fail(Status(Code::kUnimplemented, fmt::format("{}: {} is not supported in a drafter", kFile, what)));
+  };
+  refuse(f.boolean("is_causal", false) || f.boolean("causal", false), "attention that is causal within the block");
+  refuse(f.boolean("use_sliding_window", false), "use_sliding_window");
+  refuse(f.boolean("attention_bias", false), "attention_bias");
+  refuse(!f.boolean("is_neox_style", true) || !f.boolean("rope_is_neox_style", true), "interleaved rotary pairing");
+  for (const std::string& type : f.texts("layer_types", {})) refuse(type != "full_attention", "a sliding-window layer");
+  f.choice("hidden_act", {"silu"}, 0);
+}
+
+void check_heads(Fields& f, const DrafterConfig& c) {
+  if (c.num_heads % c.num_kv_heads != 0)
+    f.fail(invalid("{}: num_attention_heads {} is no multiple of num_key_value_heads {}", kFile, c.num_heads,
+                   c.num_kv_heads));
+  if (c.head_dim % 2 != 0) f.fail(invalid("{}: head_dim {} is odd, rotary positions need pairs", kFile, c.head_dim));
+  if (c.mask_token_id >= c.vocab_size)
+    f.fail(invalid("{}: mask_token_id {} is outside the vocabulary of {}", kFile, c.mask_token_id, c.vocab_size));
+}
+
+}  // namespace
+
+Status DrafterConfig::check_draft_length(int64_t num_tokens) const {
+  if (1 <= num_tokens && num_tokens <= max_draft_tokens()) return {};
+  return invalid("num_speculative_tokens must be from 1 to {}, the drafter's trained block, got {}", max_draft_tokens(),
+                 num_tokens);
+}
+
+Result<DrafterConfig> DrafterConfig::from_json(const Json& config) {
+  NIB_ASSIGN(const Json flat, flattened(config));
+  Fields f(flat, kFile);
+  DrafterConfig c;
+  c.hidden_size = f.integer("hidden_size", 1, kMaxSize);
+  c.num_layers = f.integer(f.has_value("num_draft_layers") ? "num_draft_layers" : "num_hidden_layers", 1, 1024);
+  c.intermediate_size = f.integer("intermediate_size", 1, kMaxSize);
+  c.vocab_size = f.integer("vocab_size", 1, kMaxSize);
+  c.num_heads = f.integer("num_attention_heads", 1, 1 << 16);
+  c.num_kv_heads = f.integer("num_key_value_heads", 1, 1 << 16, c.num_heads);
+  c.head_dim = f.integer("head_dim", 2, 1 << 16, c.hidden_size / c.num_heads);
+  c.rms_norm_eps = f.number("rms_norm_eps", 0, 1, 1e-6);
+  c.rope_theta = read_rope_theta(f, flat);
+  c.sample_from_anchor = read_sample_from_anchor(f);
+  c.block_size = f.integer("block_size", c.sample_from_anchor ? 1 : 2, 1024);
+  c.mask_token_id = static_cast<int32_t>(f.integer("mask_token_id", 0, kMaxSize));
+  c.target_layer_ids = read_taps(f);
+  c.mup = f.number("logits_mup_width_multiplier", 1e-6, 1e6, 1);
+  read_head(f, c);
+  refuse_unsupported(f);
+  check_heads(f, c);
+  NIB_TRY(f.status());
+  return c;
+}
+
+Result<DrafterConfig> DrafterConfig::load(const std::filesystem::path& folder) {
+  NIB_ASSIGN(const Json json, read_json_file(folder / kFile));
+  return from_json(json);
+}
+
+}  // namespace nib
