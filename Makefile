@@ -1,6 +1,6 @@
 # The commands of the project; each is one line of a script, so that it can be read and run by hand.
 #   make demo     from a fresh Debian 12 machine to a streamed answer
-#   make test     everything CI runs; make test STAGES="check build unit" runs some of it
+#   make test     everything CI runs; make test STAGES="check build tokenizer unit" runs some of it
 SHELL := /bin/bash
 MODEL ?= models/nano
 PORT ?= 8000
@@ -28,7 +28,7 @@ demo: build
 serve: build
 	build/cpu/nib serve $(MODEL) --port $(PORT)
 
-## make test       everything CI runs (STAGES="check build unit" for some of it)
+## make test       everything CI runs (STAGES="check build tokenizer unit" for some of it)
 test:
 	tools/ci/test.sh $(STAGES)
 

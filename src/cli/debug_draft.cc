@@ -17,7 +17,7 @@ namespace {
 
 struct Options {
   std::string model, steps, inputs, dtype = "f32", isa, out;
-  bool bf16_rope_frequencies = false;
+  std::string rope_frequencies = "bf16";
   int64_t num_tokens = 0;  // 0: as many as the trained block gives
 };
 
@@ -91,7 +91,7 @@ void append_draft(std::vector<OutTensor>& out, size_t step, const Drafter& draft
 
 Status run(const Options& o, Isa isa) {
   NIB_ASSIGN(const std::unique_ptr<Drafter> drafter,
-             load_drafter(o.model, {o.dtype == "f32", o.bf16_rope_frequencies}, nullptr));
+             load_drafter(o.model, {o.dtype == "f32", o.rope_frequencies == "bf16"}, nullptr));
   const int64_t num_tokens = o.num_tokens > 0 ? o.num_tokens : drafter->config().max_draft_tokens();
   NIB_TRY(drafter->config().check_draft_length(num_tokens));
   NIB_ASSIGN(const Checkpoint inputs, Checkpoint::open_file(o.inputs));
@@ -131,8 +131,10 @@ void add_debug_draft_command(CLI::App& debug, Exit& exit) {
   command->add_option("--num-speculative-tokens", o->num_tokens, "Drafts a step; the whole block if not given")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--dtype", o->dtype, "Type of activations and draft K/V")->check(CLI::IsMember({"f32", "bf16"}));
-  command->add_flag("--bf16-rope-frequencies", o->bf16_rope_frequencies,
-                    "Round the rotary frequencies to BF16, as a model cast to BF16 whole does");
+  command
+      ->add_option("--rope-frequencies", o->rope_frequencies,
+                   "bf16: rounded once, as the drafters' own code does; f32: the plain formula")
+      ->check(CLI::IsMember({"bf16", "f32"}));
   command->add_option("--cpu-isa", o->isa, "ref, avx2, avx512 or amx; the best of this machine if not given");
   command
       ->add_option("--out", o->out,
