@@ -10,7 +10,7 @@ STAGES ?=
 # Used where it is installed, never required.
 export CMAKE_CXX_COMPILER_LAUNCHER ?= $(shell command -v ccache)
 
-.PHONY: help build demo serve test soak tokenizer deps bench e2e fuzz check format clean
+.PHONY: help build demo serve test soak tokenizer deps e2e fuzz check format clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -60,8 +60,10 @@ check:
 format:
 	git ls-files '*.cc' '*.h' | xargs clang-format -i
 
+## make deps       installs missing Debian packages of the build
 deps:
 	@tools/ci/install.sh build
 
+## make clean      removes build/
 clean:
 	rm -rf build

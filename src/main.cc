@@ -52,12 +52,13 @@ int main(int argc, char** argv) {
   nib::cli::add_plan_command(app, env.hf_home, exit);
   nib::cli::add_check_command(app, env.hf_home, exit);
   nib::cli::add_inspect_command(app, env.hf_home, exit);
-  CLI::App& bench = *app.add_subcommand("bench", "Measures");
+  CLI::App& bench = *app.add_subcommand("bench", "Measures a running server, whole steps or single operations");
   bench.require_subcommand(1);
   nib::cli::add_bench_serve_command(bench, env, exit);
   nib::cli::add_bench_step_command(bench, exit);
   nib::cli::add_bench_ops_command(bench, exit);
-  CLI::App& debug = *app.add_subcommand("debug", "Looks inside");
+  CLI::App& debug = *app.add_subcommand(
+      "debug", "Shows what happens inside: tokens, prompts, parsed answers, logits, quantized blocks");
   debug.require_subcommand(1);
   nib::cli::add_debug_text_commands(debug, exit);
   nib::cli::add_debug_logits_command(debug, exit);

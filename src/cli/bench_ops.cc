@@ -465,7 +465,8 @@ Status run(const Options& options) {
 
 void add_bench_ops_command(CLI::App& bench, Exit& exit) {
   const auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand("ops", "Time the operations against this machine's limits and a rival");
+  CLI::App* command =
+      bench.add_subcommand("ops", "Times the operations against this machine's limits and another library");
   command->add_option("--threads", options->threads, "Threads (default: all)");
   command->add_option("--cpu-isa", options->isa, "avx2, avx512 or amx (default: the best here)");
   command->add_option("--filter", options->filter, "Only lines whose operation and shape contain this text");

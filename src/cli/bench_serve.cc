@@ -245,35 +245,37 @@ void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit
   CLI::App& c = *bench.add_subcommand("serve", "Sends a load to a running server and measures it");
   auto o = std::make_shared<Options>();
   o->api_key = env.openai_api_key;
-  c.add_option("--backend", o->backend, "openai (completions) or openai-chat");
-  c.add_option("--base-url", o->base_url, "http://host:port");
-  c.add_option("--host", o->host);
-  c.add_option("--port", o->port);
+  c.add_option("--backend", o->backend, "openai (completions, the default) or openai-chat");
+  c.add_option("--base-url", o->base_url, "http://host:port, instead of --host and --port");
+  c.add_option("--host", o->host, "127.0.0.1");
+  c.add_option("--port", o->port, "8000");
   c.add_option("--endpoint", o->endpoint, "/v1/completions or /v1/chat/completions");
   c.add_option("--model", o->model, "default: the first of /v1/models");
   c.add_option("--tokenizer", o->tokenizer, "a name for the result; the server's own is used");
   c.add_option("--api-key", o->api_key, "default: OPENAI_API_KEY");
   c.add_option("--header", o->headers, "NAME=VALUE");
   c.add_option("--dataset-name", o->dataset, "random");
-  c.add_option("--input-len,--random-input-len", o->input_len, "tokens of a prompt")->check(positive_number());
-  c.add_option("--output-len,--random-output-len", o->output_len, "tokens of an answer")->check(positive_number());
-  c.add_option("--num-prompts", o->num_prompts)->check(positive_number());
-  c.add_option("--request-rate", o->request_rate, "requests/s, or inf: all at once");
+  c.add_option("--input-len,--random-input-len", o->input_len, "tokens of a prompt (1024)")->check(positive_number());
+  c.add_option("--output-len,--random-output-len", o->output_len, "tokens of an answer (128)")
+      ->check(positive_number());
+  c.add_option("--num-prompts", o->num_prompts, "requests in all (1000)")->check(positive_number());
+  c.add_option("--request-rate", o->request_rate, "requests/s, or inf: all at once (the default)");
   c.add_option("--burstiness", o->burstiness, "1: a Poisson process")->check(positive_number());
-  c.add_option("--max-concurrency", o->max_concurrency, "open requests at most")->check(positive_number());
-  c.add_flag("--ignore-eos", o->ignore_eos);
+  c.add_option("--max-concurrency", o->max_concurrency, "open requests at most (no limit)")->check(positive_number());
+  c.add_flag("--ignore-eos", o->ignore_eos, "answers go on to their full length");
   c.add_option("--seed", o->seed, "of the prompts");
-  c.add_option("--temperature", o->temperature)->check(non_negative_number());
-  c.add_option("--extra-body", o->extra_body, "JSON over each request");
+  c.add_option("--temperature", o->temperature, "default: the server's")->check(non_negative_number());
+  c.add_option("--extra-body", o->extra_body, "JSON object merged into each request");
   c.add_option("--goodput", o->goodput, "ttft:MS tpot:MS e2el:MS");
   c.add_option("--percentile-metrics", o->percentile_metrics, "ttft,tpot,itl,e2el");
   c.add_option("--metric-percentiles", o->percentiles, "99");
-  c.add_flag("--save-result", o->save_result);
-  c.add_flag("--save-detailed", o->save_detailed, "with every request");
-  c.add_option("--result-dir", o->result_dir);
-  c.add_option("--result-filename", o->result_filename);
-  c.add_option("--label", o->label);
-  c.add_option("--ready-check-timeout-sec", o->ready_timeout_s)->check(non_negative_number());
+  c.add_flag("--save-result", o->save_result, "write the result as a JSON file");
+  c.add_flag("--save-detailed", o->save_detailed, "the same, with every request in it");
+  c.add_option("--result-dir", o->result_dir, "folder of that file (the current one)");
+  c.add_option("--result-filename", o->result_filename, "its name; default: made from backend, model and time");
+  c.add_option("--label", o->label, "a word in the result and the default file name");
+  c.add_option("--ready-check-timeout-sec", o->ready_timeout_s, "seconds to wait for the server (30)")
+      ->check(non_negative_number());
   c.callback([o, &exit] { exit.code = report("bench serve", run(*o)); });
 }
 

@@ -263,9 +263,9 @@ void add_bench_step_command(CLI::App& bench, Exit& exit) {
   CLI::App* command =
       bench.add_subcommand("step", "Times whole decode steps by batch, and the host's share, against the roofline");
   command->add_option("model", o->model, "model folder")->required();
-  command->add_option("--batch", o->batches, "sequences decoding together")->delimiter(',');
-  command->add_option("--context", o->context, "prompt tokens of each sequence");
-  command->add_option("--steps", o->steps, "decode steps timed; the median counts");
+  command->add_option("--batch", o->batches, "sequences decoding together (1,8,32,256)")->delimiter(',');
+  command->add_option("--context", o->context, "prompt tokens of each sequence (64)");
+  command->add_option("--steps", o->steps, "decode steps timed; the median counts (16)");
   command->add_option("--dtype", o->dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--cpu-isa", o->isa, "ref, avx2, avx512 or amx; the best of this machine by default");
   command->add_option("--threads", o->threads, "0: one per core");

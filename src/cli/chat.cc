@@ -80,10 +80,11 @@ Status run(const Options& o) {
 }  // namespace
 
 void add_chat_command(CLI::App& app, const Environment& env, Exit& exit) {
-  CLI::App& command = *app.add_subcommand("chat", "Talks to a running server; /effort x sets the thinking effort");
+  CLI::App& command = *app.add_subcommand(
+      "chat", "Talks to a running server; /effort low (or 0.3) sets the thinking effort, Ctrl-D ends it");
   auto o = std::make_shared<Options>();
   o->client.declare(command, env);
-  command.add_option("--system-prompt", o->system_prompt);
+  command.add_option("--system-prompt", o->system_prompt, "the first message of the conversation");
   command.callback([o, &exit] { exit.code = report("chat", run(*o)); });
 }
 

@@ -9,7 +9,7 @@ void ClientOptions::declare(CLI::App& command, const Environment& env) {
   command.add_option("--url", url, "The server's API, http://host:port/v1")->capture_default_str();
   command.add_option("--model-name", model_name, "default: the server's first");
   command.add_option("--api-key", api_key, "default: OPENAI_API_KEY");
-  command.add_option("-q,--quick", quick, "Ask this, print the answer, leave");
+  command.add_option("-q,--quick", quick, "Send this text, print the answer, leave");
 }
 
 Result<ChatClient> connect(const ClientOptions& options) {

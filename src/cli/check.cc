@@ -25,7 +25,7 @@ Status run(const std::string& model, const std::filesystem::path& hf_home) {
 
 void add_check_command(CLI::App& app, const std::filesystem::path& hf_home, Exit& exit) {
   const auto model = std::make_shared<std::string>();
-  CLI::App* command = app.add_subcommand("check", "Check every tensor of a checkpoint: names, shapes, scales, values");
+  CLI::App* command = app.add_subcommand("check", "Checks every tensor of a checkpoint: names, shapes, scales, values");
   command->add_option("model", *model, "Checkpoint folder or hub id")->required();
   command->callback([model, hf_home, &exit] { exit.code = report("check", run(*model, hf_home)); });
 }

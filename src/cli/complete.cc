@@ -36,10 +36,11 @@ Status run(const Options& o) {
 }  // namespace
 
 void add_complete_command(CLI::App& app, const Environment& env, Exit& exit) {
-  CLI::App& command = *app.add_subcommand("complete", "Lets a running server go on with raw text");
+  CLI::App& command =
+      *app.add_subcommand("complete", "Lets a running server continue raw text, from -q or line by line");
   auto o = std::make_shared<Options>();
   o->client.declare(command, env);
-  command.add_option("--max-tokens", o->max_tokens)->check(positive_number());
+  command.add_option("--max-tokens", o->max_tokens, "default: the server's")->check(positive_number());
   command.callback([o, &exit] { exit.code = report("complete", run(*o)); });
 }
 

@@ -196,7 +196,7 @@ int main_of(const Options& o) {
 
 void add_debug_logits_command(CLI::App& debug, Exit& exit) {
   const auto o = std::make_shared<Options>();
-  CLI::App* command = debug.add_subcommand("logits", "Run a prompt through the network and write its logits");
+  CLI::App* command = debug.add_subcommand("logits", "Runs a prompt through the network and writes its logits");
   command->add_option("--model", o->model, "Checkpoint folder")->required();
   command->add_option("--ids", o->ids, "JSON array of token ids")->required();
   command->add_option("--dtype", o->dtype, "Type of activations and caches")->check(CLI::IsMember({"f32", "bf16"}));

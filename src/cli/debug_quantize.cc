@@ -83,7 +83,7 @@ Status run(const Options& o) {
 
 void add_debug_quantize_command(CLI::App& debug, Exit& exit) {
   const auto o = std::make_shared<Options>();
-  CLI::App* c = debug.add_subcommand("quantize", "Encode a matrix in NVFP4 or MXFP8");
+  CLI::App* c = debug.add_subcommand("quantize", "Encodes a matrix in NVFP4 or MXFP8");
   c->add_option("--format", o->format, "nvfp4 or mxfp8")->required()->check(CLI::IsMember({"nvfp4", "mxfp8"}));
   c->add_option("--rule", o->rule, "NVFP4: map block maxima to 6, or to 4 or 6 (four-over-six)")
       ->check(CLI::IsMember({"six", "four-over-six"}));

@@ -236,9 +236,10 @@ Status run_eval(EvalOptions options) {
 }  // namespace
 
 void add_eval_command(CLI::App& app, Exit& exit) {
-  CLI::App& eval = *app.add_subcommand("eval", "Ask a model generated questions and print how many answers are exact");
+  CLI::App& eval =
+      *app.add_subcommand("eval", "Asks a model generated questions and prints how many answers are exact");
   auto options = std::make_shared<EvalOptions>();
-  auto* model = eval.add_option("model", options->model, "Model folder; is served on a free port meanwhile");
+  auto* model = eval.add_option("model", options->model, "Model folder; it is served on a free port meanwhile");
   auto* url = eval.add_option("--url", options->url, "A server that runs already, for example http://localhost:8000")
                   ->excludes(model);
   eval.add_option("--api-key", options->api_key, "Key of that server")->needs(url);

@@ -99,7 +99,7 @@ Status run(const Options& o) {
 void add_inspect_command(CLI::App& app, const fs::path& hf_home, Exit& exit) {
   const auto o = std::make_shared<Options>();
   o->hf_home = hf_home;
-  CLI::App* command = app.add_subcommand("inspect", "List the tensors, bytes and config of a checkpoint");
+  CLI::App* command = app.add_subcommand("inspect", "Lists the tensors, bytes and config of a checkpoint");
   command->add_option("model", o->model, "Checkpoint folder or hub id")->required();
   command->add_flag("--json", o->json, "Print JSON");
   command->callback([o, &exit] { exit.code = report("inspect", run(*o)); });

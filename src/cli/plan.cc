@@ -42,18 +42,21 @@ void add_plan_command(CLI::App& app, const std::filesystem::path& hf_home, Exit&
   o->hf_home = hf_home;
   o->plan.num_threads = std::max(1u, std::thread::hardware_concurrency());
   CLI::App* command =
-      app.add_subcommand("plan", "Print the memory a model needs and the bytes one token touches, without loading it");
+      app.add_subcommand("plan", "Prints the memory a model needs and the bytes one token touches, without loading it");
   command->add_option("model", o->model, "Checkpoint folder, hub id, or a config.json alone")->required();
   command->add_option("--tensor-parallel-size", o->plan.tensor_parallel_size, "Ranks that share the model")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--max-model-len", o->plan.max_model_len, "Tokens of a sequence; the model's limit if not given")
+  command
+      ->add_option("--max-model-len", o->plan.max_model_len,
+                   "Tokens of a sequence, a plain number; the model's limit if not given")
       ->check(positive_number());
   command->add_option("--max-num-seqs", o->plan.max_num_seqs, "Sequences at once, all of full length (1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_option("--max-num-batched-tokens", o->plan.max_num_batched_tokens, "Rows a step (2048)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   command
-      ->add_option("--bandwidth", o->plan.bandwidth_gb_s, "Memory bandwidth of one rank, GB/s: adds the time a token")
+      ->add_option("--bandwidth", o->plan.bandwidth_gb_s,
+                   "Memory bandwidth of one rank, GB/s: prints the time of a token too")
       ->check(positive_number());
   command->add_option("--dtype", o->dtype, "Type of activations and caches (bf16)")
       ->check(CLI::IsMember({"f32", "bf16"}));

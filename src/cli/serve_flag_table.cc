@@ -187,11 +187,13 @@ const Flag kFlags[] = {
     {"--tokenizer", "", kValue, [](ServeOptions& o, const Flag&, const std::string& v) { return o.tokenizer = v, Status(); },
      "folder or file of the tokenizer (default: the model's)"},
     {"--tokenizer-mode", "", kValue,
-     [](ServeOptions&, const Flag& f, const std::string& v) { return one_of(f, v, {"auto", "inkling"}); }, "auto"},
+     [](ServeOptions&, const Flag& f, const std::string& v) { return one_of(f, v, {"auto", "inkling"}); },
+     "auto or inkling, both the same"},
     {"--dtype", "", kValue, set_dtype, "activations and caches: auto (bfloat16), bfloat16, float32"},
     {"--quantization", "-q", kValue, ignore, kModelDecides},
     {"--load-format", "", kValue,
-     [](ServeOptions&, const Flag& f, const std::string& v) { return one_of(f, v, {"auto", "safetensors"}); }, "auto"},
+     [](ServeOptions&, const Flag& f, const std::string& v) { return one_of(f, v, {"auto", "safetensors"}); },
+     "auto or safetensors, both the same"},
     {"--revision", "", kValue, refuse, "name the folder of that revision as MODEL instead"},
     {"--tokenizer-revision", "", kValue, refuse, "name the folder of that revision with --tokenizer instead"},
     {"--hf-overrides", "", kObject, refuse, "edit the config.json of the folder instead"},
@@ -203,7 +205,7 @@ const Flag kFlags[] = {
        NIB_ASSIGN(o.engine.seed, size_value(f.name, v, -kMost));
        return Status();
      },
-     "of requests that bring none"},
+     "seed of requests that bring none"},
     {"--generation-config", "", kValue,
      [](ServeOptions& o, const Flag&, const std::string& v) { return o.generation_config = v, Status(); },
      "sampling defaults: auto (the model's), vllm (none) or a folder"},
@@ -212,7 +214,7 @@ const Flag kFlags[] = {
        NIB_ASSIGN(o.override_generation_config, object_value(f.name, v));
        return Status();
      },
-     "JSON over it"},
+     "JSON object of sampling defaults that win over it"},
     // text
     {"--reasoning-parser", "", kValue, set_reasoning_parser, "inkling, inkling2, auto; none: reasoning is content"},
     {"--tool-call-parser", "", kValue,
@@ -220,7 +222,7 @@ const Flag kFlags[] = {
      "inkling, inkling2 or auto, all the same"},
     {"--enable-auto-tool-choice", "", kSwitch, ignore, "tool calls are always read"},
     {"--exclude-tools-when-tool-choice-none", "", kSwitch, api_switch<&ApiConfig::exclude_tools_when_none>,
-     "does not declare tools then"},
+     "with tool_choice none, tools stay out of the prompt"},
     {"--default-chat-template-kwargs", "", kObject,
      [](ServeOptions& o, const Flag& f, const std::string& v) {
        NIB_ASSIGN(o.server.api.default_template_kwargs, object_value(f.name, v));
@@ -239,8 +241,8 @@ const Flag kFlags[] = {
     {"--default-thinking-token-budget", "", kValue, only<'0'>, "a budget is not there yet"},
     {"--recover-text-tool-calls", "", kSwitch, refuse, kNotYet},
     {"--return-tokens-as-token-ids", "", kSwitch, api_switch<&ApiConfig::tokens_as_ids>, "logprobs name token_id:N"},
-    {"--max-logprobs", "", kValue, set_max_logprobs, "20; -1: the whole vocabulary"},
-    {"--logprobs-mode", "", kValue, set_logprobs_mode, "raw_logprobs or processed_logprobs"},
+    {"--max-logprobs", "", kValue, set_max_logprobs, "most logprobs a token (20); -1: the whole vocabulary"},
+    {"--logprobs-mode", "", kValue, set_logprobs_mode, "raw_logprobs (default) or processed_logprobs"},
     {"--structured-outputs-config", "", kObject, ignore, "requests for structured outputs get 501"},
     {"--skip-tokenizer-init", "", kSwitch, refuse, "text is read and written here"},
     // HTTP
@@ -252,16 +254,16 @@ const Flag kFlags[] = {
      "names in the API (default: MODEL)"},
     {"--host", "", kValue, [](ServeOptions& o, const Flag&, const std::string& v) { return o.server.http.host = v, Status(); },
      "address (default: all)"},
-    {"--port", "", kValue, http_number<int, &HttpServerConfig::port, 0, 65535>, "8000; 0: any"},
+    {"--port", "", kValue, http_number<int, &HttpServerConfig::port, 0, 65535>, "TCP port (8000); 0: any free one"},
     {"--uds", "", kValue,
      [](ServeOptions& o, const Flag&, const std::string& v) { return o.server.http.unix_socket = v, Status(); },
-     "a Unix socket instead"},
+     "path of a Unix socket, instead of host and port"},
     {"--api-key", "", kList,
      [](ServeOptions& o, const Flag& f, const std::string& v) {
        if (v.empty()) return invalid("{}: an empty key", f.name);
        return o.server.api.api_keys.push_back(v), Status();
      },
-     "who may ask; repeatable (also VLLM_API_KEY)"},
+     "keys that clients must send (also VLLM_API_KEY)"},
     {"--allowed-origins", "", kValue, api_list<&ApiConfig::cors_origins>, "CORS, JSON list"},
     {"--allowed-methods", "", kValue, api_list<&ApiConfig::cors_methods>, "CORS, JSON list"},
     {"--allowed-headers", "", kValue, api_list<&ApiConfig::cors_headers>, "CORS, JSON list"},
@@ -276,13 +278,14 @@ const Flag kFlags[] = {
     {"--enable-request-id-headers", "", kSwitch, api_switch<&ApiConfig::request_id_headers>, "X-Request-Id in answers"},
     {"--h11-max-incomplete-event-size", "", kValue,
      http_number<size_t, &HttpServerConfig::max_head_bytes, 1024, 64 << 20>, "bytes of a request's head (64K)"},
-    {"--h11-max-header-count", "", kValue, http_number<int, &HttpServerConfig::max_headers, 1, 100'000>, "256"},
+    {"--h11-max-header-count", "", kValue, http_number<int, &HttpServerConfig::max_headers, 1, 100'000>,
+     "header lines of a request (256)"},
     {"--max-body-bytes", "", kValue,
-     http_number<size_t, &HttpServerConfig::max_body_bytes, 1024, INT64_C(1) << 32>, "of a request (64M)"},
+     http_number<size_t, &HttpServerConfig::max_body_bytes, 1024, INT64_C(1) << 32>, "bytes of a request's body (64M)"},
     {"--http-timeout-keep-alive", "", kValue,
-     http_seconds<std::chrono::seconds, &HttpServerConfig::keep_alive>, "seconds (75)"},
+     http_seconds<std::chrono::seconds, &HttpServerConfig::keep_alive>, "seconds an idle connection stays open (75)"},
     {"--http-write-timeout", "", kValue,
-     http_seconds<std::chrono::seconds, &HttpServerConfig::write_timeout>, "seconds a client may not read (60)"},
+     http_seconds<std::chrono::seconds, &HttpServerConfig::write_timeout>, "seconds a client may leave its answer unread (60)"},
     {"--shutdown-timeout", "", kValue, set_shutdown_timeout, "seconds for running requests after SIGTERM (30)"},
     {"--io-threads", "", kValue, http_number<int, &HttpServerConfig::io_threads, 1, 64>, "threads for connections (1)"},
     {"--api-server-count", "", kValue, ignore, "one process serves; see --io-threads"},
@@ -296,7 +299,7 @@ const Flag kFlags[] = {
        NIB_ASSIGN(o.server.api.stream_interval, size_value(f.name, v, 1));
        return Status();
      },
-     "tokens a chunk (1)"},
+     "tokens per chunk of a stream (1)"},
     {"--enable-server-load-tracking", "", kSwitch, refuse, kNotYet},
     {"--enable-tokenizer-info-endpoint", "", kSwitch, refuse, kNotYet},
     {"--enable-per-request-metrics", "", kSwitch, refuse, kNotYet},
@@ -309,18 +312,18 @@ const Flag kFlags[] = {
     {"--worker-cls", "", kValue, refuse, kPython},
     {"--config", "", kValue, refuse, "YAML files are not read; give the flags themselves"},
     // scheduler and cache
-    {"--max-num-seqs", "", kValue, engine_size<&EngineConfig::max_num_seqs>, "sequences a step (128)"},
-    {"--max-num-batched-tokens", "", kValue, engine_size<&EngineConfig::max_num_batched_tokens>, "rows a step (2048)"},
+    {"--max-num-seqs", "", kValue, engine_size<&EngineConfig::max_num_seqs>, "most sequences running at once (128)"},
+    {"--max-num-batched-tokens", "", kValue, engine_size<&EngineConfig::max_num_batched_tokens>, "most tokens computed in one step (2048)"},
     {"--max-waiting-requests", "", kValue, engine_size<&EngineConfig::max_waiting_requests>,
-     "then 503 (4096)"},
-    {"--kv-cache-memory-bytes", "", kValue, engine_size<&EngineConfig::kv_cache_memory_bytes>, "of the cache: 4G"},
+     "waiting requests beyond which new ones get 503 (4096)"},
+    {"--kv-cache-memory-bytes", "", kValue, engine_size<&EngineConfig::kv_cache_memory_bytes>, "bytes of the KV cache, such as 4G (default: by free memory)"},
     {"--gpu-memory-utilization", "", kValue, ignore, "this build runs on CPUs; --kv-cache-memory-bytes sizes the cache"},
     {"--kv-cache-dtype", "", kValue,
      [](ServeOptions&, const Flag& f, const std::string& v) { return one_of(f, v, {"auto", "bfloat16"}); },
-     "auto: as --dtype"},
+     "auto (as --dtype) or bfloat16"},
     {"--kv-cache-dtype-skip-layers", "", kList, ignore, "the cache has one type"},
     {"--calculate-kv-scales", "", kSwitch, ignore, "the cache needs no scales"},
-    {"--block-size", "", kValue, set_block_size, "positions a cache block (16)"},
+    {"--block-size", "", kValue, set_block_size, "tokens per cache block (16)"},
     {"--enable-prefix-caching", "", kSwitch, refuse, "prefix caching is not there yet, leave it out"},
     {"--prefix-caching-hash-algo", "", kValue, ignore, "there is no prefix cache yet"},
     {"--enable-chunked-prefill", "", kSwitch,
@@ -333,7 +336,7 @@ const Flag kFlags[] = {
        o.engine.priority_scheduling = o.server.api.priority_scheduling = v == "priority";
        return one_of(f, v, {"fcfs", "priority"});
      },
-     "fcfs or priority"},
+     "fcfs (default) or priority"},
     {"--async-scheduling", "", kSwitch, ignore, "steps are planned between steps"},
     {"--swap-space", "", kValue, ignore, "preempted requests are computed again"},
     {"--cpu-offload-gb", "", kValue, refuse, "weights lie in main memory already"},
@@ -358,7 +361,7 @@ const Flag kFlags[] = {
        o.engine.num_threads = static_cast<int>(n);
        return Status();
      },
-     "of the engine (default: one per core)"},
+     "threads of the engine (default: one per core)"},
     {"--tensor-parallel-size", "-tp", kValue, only<'1'>, kOneRank},
     {"--pipeline-parallel-size", "-pp", kValue, only<'1'>, kOneRank},
     {"--data-parallel-size", "-dp", kValue, only<'1'>, kOneRank},
@@ -396,8 +399,8 @@ const Flag kFlags[] = {
      [](ServeOptions& o, const Flag&, const std::string& v) {
        return o.server.stats_interval = std::chrono::seconds(v == "true" ? 0 : 10), Status();
      },
-     "no line every 10 s"},
-    {"--enable-log-requests", "", kSwitch, api_switch<&ApiConfig::log_requests>, "a line a request"},
+     "no line of figures every 10 s"},
+    {"--enable-log-requests", "", kSwitch, api_switch<&ApiConfig::log_requests>, "one log line per request"},
     {"--disable-log-requests", "", kSwitch, ignore, "requests are not logged unless --enable-log-requests is given"},
     {"--max-log-len", "", kValue, ignore, "prompts are never logged"},
     {"--uvicorn-log-level", "", kValue, ignore, "see --enable-log-requests"},
