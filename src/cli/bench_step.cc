@@ -21,10 +21,11 @@ struct Options {
   std::string model, dtype = "bf16", isa;
   std::vector<int64_t> batches = {1, 8, 32, 256};
   int64_t context = 64, steps = 16;
+  int64_t verify_rows = 8;
   int threads = 0;
 };
 
-constexpr int64_t kHostSteps = 200;
+constexpr int64_t kHostSteps = 200, kHostBatch = 256;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -222,6 +223,89 @@ void bench_batches(DecodeLoop& loop, const Options& o, const Binding& binding, i
   }
 }
 
+// Forward passes over `sequences` sequences that hold `context` tokens each, `rows` more of each at once: what
+// speculation verifies. Caches and tables of its own, so that every pass is the same.
+class VerifyStep {
+ public:
+  VerifyStep(Runner& runner, int64_t sequences, int64_t rows, int64_t context)
+      : runner_(runner), context_(context), cache_(runner.network().cache_specs(), num_blocks(sequences, rows)) {
+    const ModelConfig& config = runner.network().config();
+    logits_.resize(sequences * rows * config.unpadded_vocab_size);
+    for (int64_t s = 0; s < sequences; ++s) {
+      for (int64_t i = 0; i < context; i += kChunk) forward({{0, std::min(kChunk, context - i), i}}, s, {});
+      batch_.push_back({s * rows, rows, context});
+    }
+    logit_rows_.resize(sequences * rows);
+    std::iota(logit_rows_.begin(), logit_rows_.end(), 0);
+  }
+
+  double seconds() {
+    const auto start = std::chrono::steady_clock::now();
+    forward(batch_, 0, logit_rows_);
+    return seconds_since(start);
+  }
+  // Of the first row.
+  std::vector<float> logits() const {
+    return {logits_.begin(), logits_.begin() + runner_.network().config().unpadded_vocab_size};
+  }
+
+ private:
+  static constexpr int64_t kChunk = 64;
+
+  std::vector<int64_t> num_blocks(int64_t sequences, int64_t rows) {
+    std::vector<int64_t> blocks;
+    for (const CacheSpec& spec : runner_.network().cache_specs()) {
+      const bool slot = spec.kind == CacheSpec::Kind::kConv;
+      widths_.push_back(slot ? 1 : (context_ + rows + spec.block_size - 1) / spec.block_size);
+      tables_.emplace_back(sequences * widths_.back());
+      std::iota(tables_.back().begin(), tables_.back().end(), 0);
+      blocks.push_back(sequences * widths_.back());
+    }
+    return blocks;
+  }
+
+  // Rows of the sequences from `first` on.
+  void forward(const std::vector<SequenceRows>& batch, int64_t first, std::span<const int32_t> logit_rows) {
+    const ModelConfig& config = runner_.network().config();
+    std::vector<View<const int32_t, 2>> tables;
+    for (size_t g = 0; g < tables_.size(); ++g)
+      tables.emplace_back(tables_[g].data() + first * widths_[g],
+                          View<const int32_t, 2>::Shape{static_cast<int64_t>(batch.size()), widths_[g]});
+    tokens_.clear();
+    for (size_t s = 0; s < batch.size(); ++s)
+      for (int64_t i = 0; i < batch[s].count; ++i)
+        tokens_.push_back(
+            static_cast<int32_t>(((first + s) * 31 + (batch[s].start + i) * 7 + 11) % config.unpadded_vocab_size));
+    const int64_t rows = static_cast<int64_t>(tokens_.size()), wanted = static_cast<int64_t>(logit_rows.size());
+    const ForwardInput in{View<const int32_t, 1>(tokens_.data(), {rows}), batch, tables, logit_rows};
+    runner_.network().forward(runner_.context(), in, cache_,
+                              View<float, 2>(logits_.data(), {wanted, config.unpadded_vocab_size}), nullptr);
+  }
+
+  Runner& runner_;
+  int64_t context_;
+  std::vector<int64_t> widths_;               // of the tables, by group
+  std::vector<std::vector<int32_t>> tables_;  // by group
+  KvCache cache_;
+  std::vector<SequenceRows> batch_;
+  std::vector<int32_t> logit_rows_, tokens_;
+  std::vector<float> logits_;
+};
+
+// The two are timed in turns, so that both see the same machine.
+void bench_verify(Runner& runner, const Options& o) {
+  fmt::print("{:>9} {:>5} {:>10} {:>14} {:>10}\n", "sequences", "rows", "ms/forward", "ms of one row", "ratio");
+  for (int64_t batch : o.batches) {
+    if (batch * o.verify_rows > kHostBatch) continue;
+    VerifyStep one(runner, batch, 1, o.context), many(runner, batch, o.verify_rows, o.context);
+    std::vector<double> single, verify;
+    for (int64_t i = 0; i < o.steps; ++i) single.push_back(one.seconds()), verify.push_back(many.seconds());
+    NIB_CHECK(one.logits() == many.logits(), "the first row depends on the rows beside it");
+    fmt::print("{:>9} {:>5} {:>10.3f} {:>14.3f} {:>10.2f}\n", batch, o.verify_rows, median(verify) * 1e3,
+               median(single) * 1e3, median(verify) / median(single));
+  }
+}
+
 Status run(const Options& o) {
   EngineConfig c;
   c.isa = best_isa();
@@ -230,13 +314,13 @@ Status run(const Options& o) {
   }
   for (int64_t batch : o.batches)
     if (batch < 1) return invalid("--batch {}: at least 1 is needed", batch);
-  if (o.context < 1 || o.steps < 1) return invalid("--context and --steps must be at least 1");
+  if (o.context < 1 || o.steps < 1 || o.verify_rows < 1)
+    return invalid("--context, --steps and --verify-rows must be at least 1");
   LoadOptions load;
-  load.f32 = o.dtype == "f32";
+  load.f32 = o.dtype == "f32", load.max_rejected_rows = o.verify_rows;
   NIB_ASSIGN(std::unique_ptr<Network> network, load_network(o.model, load));
   NIB_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(o.model));
   NIB_ASSIGN(const Binding binding, bind_tensors(network->config(), checkpoint));
-  constexpr int64_t kHostBatch = 256;
   c.max_num_seqs = std::max(kHostBatch, *std::max_element(o.batches.begin(), o.batches.end()));
   c.max_num_batched_tokens = std::max<int64_t>(1024, c.max_num_seqs);
   // The first sequences decode while the last are still in their prompts.
@@ -253,6 +337,7 @@ Status run(const Options& o) {
   fmt::print("{}: {}, {}, {} threads, context {}\n", o.model, o.dtype, name(c.isa), c.num_threads, o.context);
   bench_host(loop, o, kHostBatch, max_tokens);
   bench_batches(loop, o, binding, max_tokens);
+  bench_verify(loop.runner(), o);
   return {};
 }
 
@@ -266,6 +351,7 @@ void add_bench_step_command(CLI::App& bench, Exit& exit) {
   command->add_option("--batch", o->batches, "sequences decoding together (1,8,32,256)")->delimiter(',');
   command->add_option("--context", o->context, "prompt tokens of each sequence (64)");
   command->add_option("--steps", o->steps, "decode steps timed; the median counts (16)");
+  command->add_option("--verify-rows", o->verify_rows, "rows a sequence that a step of speculation verifies (8)");
   command->add_option("--dtype", o->dtype, "f32 or bf16")->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--cpu-isa", o->isa, "ref, avx2, avx512 or amx; the best of this machine by default");
   command->add_option("--threads", o->threads, "0: one per core");
