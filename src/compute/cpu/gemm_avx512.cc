@@ -9,6 +9,7 @@ namespace nib::cpu::avx512 {
 namespace {
 
 constexpr int kMaxRows = 6, kOutputs = 4;  // of one tile, at most
+constexpr int kStored = 16;                // outputs that are summed up and stored together: four tiles
 constexpr int64_t kBlockOutputs = 64;      // whose weights stay in the L2 cache while the tokens pass
 constexpr int64_t kColumns = 1024;         // of which a tile stays in the L1 cache
 constexpr int64_t kTokens = 48;            // rows of x that stay in the L2 cache while the weights pass
@@ -18,33 +19,47 @@ __m512bh load(const Half* p, int64_t n) {
   return (__m512bh)_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1), p);
 }
 
-[[gnu::always_inline]] inline __m128 fold(__m512 v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+// Four vectors, each folded to four partial sums, side by side.
+[[gnu::always_inline]] inline __m512 fold(const __m512* v) {
+  const auto halves = [](__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(1, 0, 1, 0)),
+                         _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 2, 3, 2)));
+  };
+  const __m512 a = halves(v[0], v[1]), b = halves(v[2], v[3]);
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
+                       _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
 }
 
-// The sums of four vectors.
-[[gnu::always_inline]] inline __m128 sum(const __m512* v) {
-  __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+// The sums of sixteen vectors in order, from their folds.
+[[gnu::always_inline]] inline __m512 sum(const __m512* folds) {
+  const auto pairs = [](__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
+                         _mm512_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+  };
+  const __m512 sums = pairs(pairs(folds[0], folds[1]), pairs(folds[2], folds[3]));  // 0 4 8 12, 1 5 9 13, ...
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
 }
 
-void store(const GemmBlock& g, int64_t token, int64_t output, __m128 y) {
-  const int64_t count = min(kOutputs, g.end - output), offset = token * g.y_stride + output;
-  const __mmask8 mask = static_cast<__mmask8>((1 << count) - 1);
-  y = _mm_mul_ps(y, _mm_set1_ps(g.outer));
+void store(const GemmBlock& g, int64_t token, int64_t output, __m512 y) {
+  const __mmask16 mask = static_cast<__mmask16>((1u << min(kStored, g.end - output)) - 1);
+  const int64_t offset = token * g.y_stride + output;
+  y = _mm512_mul_ps(y, _mm512_set1_ps(g.outer));
   if (g.y_half)
-    _mm_mask_storeu_epi16(static_cast<Half*>(g.y) + offset, mask, (__m128i)_mm_cvtneps_pbh(y));
+    _mm256_mask_storeu_epi16(static_cast<Half*>(g.y) + offset, mask, (__m256i)_mm512_cvtneps_pbh(y));
   else
-    _mm_mask_storeu_ps(static_cast<float*>(g.y) + offset, mask, y);
+    _mm512_mask_storeu_ps(static_cast<float*>(g.y) + offset, mask, y);
 }
 
-// Calls tile.run<rows>(token) for all tokens of [begin, end), at most kRows together.
+// Calls tile.run<rows>(token) for all tokens of [begin, end) in as few pieces of about one size as at most kRows rows
+// allow.
 template <int kRows, class Tile>
 void for_tokens(int64_t begin, int64_t end, const Tile& tile) {
-  for (; begin + kRows <= end; begin += kRows) tile.template run<kRows>(begin);
-  if constexpr (kRows > 1) for_tokens<kRows - 1>(begin, end, tile);
+  const int64_t left = end - begin, pieces = (left + kMaxRows - 1) / kMaxRows;
+  if constexpr (kRows > 0) {
+    if (left < kRows * pieces) return for_tokens<kRows - 1>(begin, end, tile);
+    tile.template run<kRows>(begin);
+    if (left > kRows) for_tokens<kMaxRows>(begin + kRows, end, tile);
+  }
 }
 
 // A part of K for the outputs [begin, end): the partial sums wait in the scratch between two parts, whole vectors, so
@@ -61,15 +76,23 @@ struct HalfTile {
 
   template <int kRows>
   void run(int64_t token) const {
-    for (int64_t n = begin; n < end; n += kOutputs) run<kRows>(token, n);
+    for (int64_t n = begin; n < end; n += kStored) {
+      __m512 folds[kRows][kStored / kOutputs];
+      for (int q = 0; q < kStored / kOutputs; ++q) {
+        __m512 acc[kRows][kOutputs];
+        add<kRows>(acc, token, n + q * kOutputs);
+        for (int i = 0; i < kRows; ++i) folds[i][q] = fold(acc[i]);
+      }
+      if (k_end == g.in)
+        for (int i = 0; i < kRows; ++i) store(g, token + i, n, sum(folds[i]));
+    }
   }
 
   template <int kRows>
-  void run(int64_t token, int64_t output) const {
+  [[gnu::always_inline]] void add(__m512 (&acc)[kRows][kOutputs], int64_t token, int64_t output) const {
     const Half* w[kOutputs];
     for (int j = 0; j < kOutputs; ++j) w[j] = reinterpret_cast<const Half*>(g.data) + min(output + j, g.end - 1) * g.in;
     const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
-    __m512 acc[kRows][kOutputs];
     for (int i = 0; i < kRows; ++i)
       for (int j = 0; j < kOutputs; ++j)
         acc[i][j] = k_begin == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(waiting(token + i, output + j));
@@ -82,28 +105,25 @@ struct HalfTile {
         for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], a, b[j]);
       }
     }
-    if (k_end < g.in) {
-      for (int i = 0; i < kRows; ++i)
-        for (int j = 0; j < kOutputs; ++j) _mm512_storeu_ps(waiting(token + i, output + j), acc[i][j]);
-      return;
-    }
-    if (k < g.in)
+    if (k < k_end)
       for (int i = 0; i < kRows; ++i)
         for (int j = 0; j < kOutputs; ++j)
           acc[i][j] = _mm512_dpbf16_ps(acc[i][j], load(x + i * g.x_stride + k), load(w[j] + k, g.in - k));
-    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc[i]));
+    if (k_end < g.in)
+      for (int i = 0; i < kRows; ++i)
+        for (int j = 0; j < kOutputs; ++j) _mm512_storeu_ps(waiting(token + i, output + j), acc[i][j]);
   }
 };
 
-// Four outputs; weights are unpacked anew for every few rows, which costs less than to store and read them.
+// Sixteen outputs; weights are unpacked anew for every few rows, which costs less than to store and read them.
 template <class F>
 struct CodesTile {
   const GemmBlock& g;
   int64_t output;
-  CodesRow<F> weights[kOutputs];
+  CodesRow<F> weights[kStored];
 
   CodesTile(const GemmBlock& g, int64_t output) : g(g), output(output) {
-    for (int j = 0; j < kOutputs; ++j) weights[j] = CodesRow<F>(g, min(output + j, g.end - 1));
+    for (int j = 0; j < kStored; ++j) weights[j] = CodesRow<F>(g, min(output + j, g.end - 1));
   }
 
   // acc += products of one block: the sum of four columns a lane, times their scale.
@@ -119,24 +139,29 @@ struct CodesTile {
   template <int kRows>
   void run(int64_t token) const {
     const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
-    __m512 acc[kRows * kOutputs];
-    for (__m512& v : acc) v = _mm512_setzero_ps();
     const int64_t blocks = g.in / 64;
-    for (int64_t b = 0; b < blocks; ++b)
-      for (int j = 0; j < kOutputs; ++j) {
-        weights[j].prefetch(b);
-        add<kRows>(acc + j, x + b * 64, weights[j].load(b));
-      }
-    if (g.in % 64 != 0)
-      for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, weights[j].load_tail(blocks, g.in % 64));
-    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(acc + i * kOutputs));
+    __m512 folds[kRows][kStored / kOutputs];
+    for (int q = 0; q < kStored / kOutputs; ++q) {
+      const CodesRow<F>* w = weights + q * kOutputs;
+      __m512 acc[kRows * kOutputs];
+      for (__m512& v : acc) v = _mm512_setzero_ps();
+      for (int64_t b = 0; b < blocks; ++b)
+        for (int j = 0; j < kOutputs; ++j) {
+          w[j].prefetch(b);
+          add<kRows>(acc + j, x + b * 64, w[j].load(b));
+        }
+      if (g.in % 64 != 0)
+        for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, w[j].load_tail(blocks, g.in % 64));
+      for (int i = 0; i < kRows; ++i) folds[i][q] = fold(acc + i * kOutputs);
+    }
+    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(folds[i]));
   }
 };
 
 template <class F>
 void multiply_codes(const GemmBlock& g) {
   for (int64_t m = 0; m < g.tokens; m += kTokens)
-    for (int64_t n = g.begin; n < g.end; n += kOutputs)
+    for (int64_t n = g.begin; n < g.end; n += kStored)
       for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), CodesTile<F>(g, n));
 }
 
