@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "compute/cpu/codes_avx512.h"
+#include "compute/cpu/sums_avx512.h"
 
 namespace nib::cpu::avx512 {
 
@@ -17,27 +18,6 @@ constexpr int64_t kTokens = 48;            // rows of x that stay in the L2 cach
 __m512bh load(const Half* p) { return (__m512bh)_mm512_loadu_si512(p); }
 __m512bh load(const Half* p, int64_t n) {
   return (__m512bh)_mm512_maskz_loadu_epi16(static_cast<__mmask32>((1u << n) - 1), p);
-}
-
-// Four vectors, each folded to four partial sums, side by side.
-[[gnu::always_inline]] inline __m512 fold(const __m512* v) {
-  const auto halves = [](__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(1, 0, 1, 0)),
-                         _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 2, 3, 2)));
-  };
-  const __m512 a = halves(v[0], v[1]), b = halves(v[2], v[3]);
-  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
-                       _mm512_shuffle_f32x4(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
-}
-
-// The sums of sixteen vectors in order, from their folds.
-[[gnu::always_inline]] inline __m512 sum(const __m512* folds) {
-  const auto pairs = [](__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
-                         _mm512_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
-  };
-  const __m512 sums = pairs(pairs(folds[0], folds[1]), pairs(folds[2], folds[3]));  // 0 4 8 12, 1 5 9 13, ...
-  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
 }
 
 void store(const GemmBlock& g, int64_t token, int64_t output, __m512 y) {
@@ -84,7 +64,7 @@ struct HalfTile {
         for (int i = 0; i < kRows; ++i) folds[i][q] = fold(acc[i]);
       }
       if (k_end == g.in)
-        for (int i = 0; i < kRows; ++i) store(g, token + i, n, sum(folds[i]));
+        for (int i = 0; i < kRows; ++i) store(g, token + i, n, sum_folds(folds[i]));
     }
   }
 
@@ -154,7 +134,7 @@ struct CodesTile {
         for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, w[j].load_tail(blocks, g.in % 64));
       for (int i = 0; i < kRows; ++i) folds[i][q] = fold(acc + i * kOutputs);
     }
-    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum(folds[i]));
+    for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum_folds(folds[i]));
   }
 };
 

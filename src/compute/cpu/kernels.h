@@ -103,7 +103,7 @@ struct AttentionRow {
 };
 constexpr int64_t kKeyBlock = 64;  // keys of one step of the online softmax, at absolute positions
 constexpr int64_t attention_scratch(int64_t group, int64_t head_dim) {
-  return group * (2 * ((head_dim + 15) / 16 * 16) + kKeyBlock + 2) + 64;
+  return group * (2 * ((head_dim + 31) / 32 * 32) + kKeyBlock + 17) + 64;
 }
 
 // E is float or Half.

@@ -13,7 +13,7 @@ namespace {
 
 using Vector = __m256;
 constexpr int64_t kLanes = 8;
-constexpr int kMaxHeads = 2;  // query heads that fit the registers together
+constexpr int kMaxHeads = 2;  // query heads whose sums fit the registers together
 
 [[maybe_unused]] inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
 [[maybe_unused]] inline __m256 load(const Half* p) {
@@ -64,12 +64,78 @@ inline __m256 rounded(__m256 v) {
 
 [[maybe_unused]] inline __m256 splat(float f) { return _mm256_set1_ps(f); }
 
-// The sums of four vectors, each by one tree.
-[[maybe_unused]] inline __m128 sum4(const __m256* v) {
-  const auto fold = [](__m256 x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); };
-  __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+[[maybe_unused]] inline float first(__m256 v) { return _mm256_cvtss_f32(v); }
+// Lane i: the sum of v[i], each by one tree.
+[[maybe_unused]] inline __m256 sum_each(const __m256* v) {
+  const auto halves = [](__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  };
+  const auto pairs = [](__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)),
+                         _mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+  };
+  return pairs(pairs(halves(v[0], v[4]), halves(v[1], v[5])), pairs(halves(v[2], v[6]), halves(v[3], v[7])));
+}
+
+// The lanes [begin, end) of v, elsewhere those of other; both ends may lie outside.
+[[maybe_unused]] inline __m256 select(__m256 v, int64_t begin, int64_t end, __m256 other) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const auto clamp = [](int64_t i) { return static_cast<int>(i < 0 ? 0 : i > kLanes ? kLanes : i); };
+  const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(clamp(end)), lane);
+  const __m256i above = _mm256_cmpgt_epi32(lane, _mm256_set1_epi32(clamp(begin) - 1));
+  return _mm256_blendv_ps(other, v, _mm256_castsi256_ps(_mm256_and_si256(below, above)));
+}
+
+// Elements p[7], p[6], ... p[0]; only those of [begin, end) are read, zero stands for the others.
+template <class E>
+inline __m256 load_reversed(const E* p, int64_t begin, int64_t end) {
+  E part[kLanes] = {};
+  if (begin > 0 || end < kLanes) {
+    for (int64_t i = begin > 0 ? begin : 0; i < end && i < kLanes; ++i) part[i] = p[i];
+    p = part;
+  }
+  return _mm256_permutevar8x32_ps(load(p), _mm256_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+}
+
+// Two vectors of columns: of floats in order, of halves the even ones and the odd ones.
+struct Columns {
+  __m256 a, b;
+};
+[[maybe_unused]] inline Columns load_columns(const float* p, int64_t n) {
+  return {load(p, n), load(p + kLanes, n - kLanes)};
+}
+[[maybe_unused]] inline Columns load_columns(const Half* p, int64_t n) {
+  Half part[2 * kLanes] = {};
+  if (n < 2 * kLanes) {
+    for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+    p = part;
+  }
+  const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(v, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+[[maybe_unused]] inline void store_columns(float* p, int64_t n, const Columns& c) {
+  store(p, n, c.a);
+  store(p + kLanes, n - kLanes, c.b);
+}
+[[maybe_unused]] inline void store_columns(Half* p, int64_t n, const Columns& c) {
+  Half even[kLanes], odd[kLanes];
+  store(even, c.a);
+  store(odd, c.b);
+  for (int64_t i = 0; i < n && i < 2 * kLanes; ++i) p[i] = i % 2 == 0 ? even[i / 2] : odd[i / 2];
+}
+
+// Products of two vectors of columns: a query is laid out once, then dot adds its products with keys.
+template <class E>
+inline void store_query(float* to, const E* q, int64_t n) {
+  const Columns c = load_columns(q, n);
+  store(to, c.a);
+  store(to + kLanes, c.b);
+}
+template <class E>
+inline __m256 dot(__m256 acc, const float* query, const E* key, int64_t n) {
+  const Columns c = load_columns(key, n);
+  return _mm256_fmadd_ps(load(query + kLanes), c.b, _mm256_fmadd_ps(load(query), c.a, acc));
 }
 
 [[maybe_unused]] inline float largest(__m256 v) {

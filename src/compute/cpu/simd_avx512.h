@@ -7,15 +7,19 @@
 #include <immintrin.h>
 
 #include "compute/cpu/kernels.h"
+#include "compute/cpu/sums_avx512.h"
 
 namespace nib::cpu {
 namespace {
 
 using Vector = __m512;
 constexpr int64_t kLanes = 16;
-constexpr int kMaxHeads = 4;  // query heads that fit the registers together
+constexpr int kMaxHeads = 4;  // query heads whose sums fit the registers together
 
-inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>(n >= kLanes ? 0xffff : (1 << n) - 1); }
+// n may be negative.
+inline __mmask16 first_lanes(int64_t n) {
+  return static_cast<__mmask16>(n >= kLanes ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+}
 
 inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
 inline __m512 load(const Half* p) {
@@ -35,20 +39,71 @@ inline void store(Half* p, int64_t n, __m512 v) {
 
 inline __m512 splat(float f) { return _mm512_set1_ps(f); }
 
-inline __m128 fold(__m512 v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+// The lanes [begin, end) of v, elsewhere those of other; both ends may lie outside.
+inline __mmask16 lanes(int64_t begin, int64_t end) { return first_lanes(end) & ~first_lanes(begin); }
+inline __m512 select(__m512 v, int64_t begin, int64_t end, __m512 other) {
+  return _mm512_mask_mov_ps(other, lanes(begin, end), v);
 }
+
+// Elements p[15], p[14], ... p[0]; only those of [begin, end) are read, zero stands for the others.
+inline __m512 load_reversed(const float* p, int64_t begin, int64_t end) {
+  const __m512i down = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  return _mm512_permutexvar_ps(down, _mm512_maskz_loadu_ps(lanes(begin, end), p));
+}
+inline __m512 load_reversed(const Half* p, int64_t begin, int64_t end) {
+  const __m512i down = _mm512_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i halves = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes(begin, end), p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_permutexvar_epi32(down, halves), 16));
+}
+
+// Two vectors of columns: of floats in order, of halves the even ones and the odd ones.
+struct Columns {
+  __m512 a, b;
+};
+inline __m512i load_halves(const Half* p, int64_t n) {
+  return n >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << n) - 1, p);
+}
+inline Columns load_columns(const float* p, int64_t n) { return {load(p, n), load(p + kLanes, n - kLanes)}; }
+inline Columns load_columns(const Half* p, int64_t n) {
+  const __m512i v = load_halves(p, n);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+inline void store_columns(float* p, int64_t n, const Columns& c) {
+  store(p, n, c.a);
+  store(p + kLanes, n - kLanes, c.b);
+}
+inline void store_columns(Half* p, int64_t n, const Columns& c) {
+  const __m512i even = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(c.a));
+  const __m512i odd = _mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(c.b)), 16);
+  _mm512_mask_storeu_epi16(p, n >= 32 ? 0xffffffffu : (1u << n) - 1, _mm512_or_si512(even, odd));
+}
+
+// Products of two vectors of columns: a query is laid out once, then dot adds its products with keys.
+inline void store_query(float* to, const float* q, int64_t n) {
+  store(to, load(q, n));
+  store(to + kLanes, load(q + kLanes, n - kLanes));
+}
+inline void store_query(float* to, const Half* q, int64_t n) { _mm512_storeu_si512(to, load_halves(q, n)); }
+inline __m512 dot(__m512 acc, const float* query, const float* key, int64_t n) {
+  acc = _mm512_fmadd_ps(load(query), load(key, n), acc);
+  return _mm512_fmadd_ps(load(query + kLanes), load(key + kLanes, n - kLanes), acc);
+}
+inline __m512 dot(__m512 acc, const float* query, const Half* key, int64_t n) {
+  return _mm512_dpbf16_ps(acc, (__m512bh)_mm512_loadu_si512(query), (__m512bh)load_halves(key, n));
+}
+
+inline float first(__m512 v) { return _mm512_cvtss_f32(v); }
 inline float sum(__m512 v) {
-  __m128 q = fold(v);
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
   q = _mm_add_ps(q, _mm_movehl_ps(q, q));
   return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
-// The sums of four vectors, each by one tree.
-inline __m128 sum4(const __m512* v) {
-  __m128 a = fold(v[0]), b = fold(v[1]), c = fold(v[2]), d = fold(v[3]);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  return _mm_add_ps(_mm_add_ps(a, b), _mm_add_ps(c, d));
+// Lane i: the sum of v[i].
+[[gnu::always_inline]] inline __m512 sum_each(const __m512* v) {
+  const __m512 folds[4] = {fold(v), fold(v + 4), fold(v + 8), fold(v + 12)};
+  return sum_folds(folds);
 }
 inline float largest(__m512 v) { return _mm512_reduce_max_ps(v); }
 
