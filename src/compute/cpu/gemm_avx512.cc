@@ -13,7 +13,10 @@ constexpr int kMaxRows = 6, kOutputs = 4;  // of one tile, at most
 constexpr int kStored = 16;                // outputs that are summed up and stored together: four tiles
 constexpr int64_t kBlockOutputs = 64;      // whose weights stay in the L2 cache while the tokens pass
 constexpr int64_t kColumns = 1024;         // of which a tile stays in the L1 cache
-constexpr int64_t kTokens = 48;            // rows of x that stay in the L2 cache while the weights pass
+// Weights are asked for so many elements ahead: rows may be too short for the hardware to see a stream, but they lie
+// one after the other.
+constexpr int64_t kAhead = 2048;
+constexpr int64_t kTokens = 48;  // rows of x that stay in the L2 cache while the weights pass
 
 __m512bh load(const Half* p) { return (__m512bh)_mm512_loadu_si512(p); }
 __m512bh load(const Half* p, int64_t n) {
@@ -79,7 +82,10 @@ struct HalfTile {
     int64_t k = k_begin;
     for (; k + 32 <= k_end; k += 32) {
       __m512bh b[kOutputs];
-      for (int j = 0; j < kOutputs; ++j) b[j] = load(w[j] + k);
+      for (int j = 0; j < kOutputs; ++j) {
+        b[j] = load(w[j] + k);
+        _mm_prefetch(reinterpret_cast<const char*>(w[j] + k + kAhead), _MM_HINT_T0);
+      }
       for (int i = 0; i < kRows; ++i) {
         const __m512bh a = load(x + i * g.x_stride + k);
         for (int j = 0; j < kOutputs; ++j) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], a, b[j]);
