@@ -22,6 +22,12 @@ struct AttentionInputs {
   View<const T, 2> of(Source source) const { return source == Source::kQ ? q : source == Source::kK ? k : v; }
 };
 
+// Its linear outputs; empty where a layer has none. Taps that are made from raw keys or values are not among them.
+template <class T>
+struct Projections {
+  View<T, 2> q, k, v, r, gate, k_taps, v_taps;
+};
+
 ops::GateAct gate_act(ModelConfig::GateAct act) {
   switch (act) {
     case ModelConfig::GateAct::kSigmoid:
@@ -62,9 +68,10 @@ class Inkling2 final : public Network {
                           View<const float, 1> tau) const;
   void mlp_sublayer(const Step<T>& step, int64_t l, std::span<const Rows> sources, View<T, 2> P) const;
   View<T, 2> attention(const Step<T>& step, int64_t l, const AttentionInputs<T>& x, View<const float, 1> tau) const;
-  View<T, 2> key_value(const Step<T>& step, int64_t l, ConvStream stream, const AttentionInputs<T>& x) const;
+  Projections<T> projections(const Step<T>& step, int64_t l, const AttentionInputs<T>& x) const;
+  View<T, 2> key_value(const Step<T>& step, int64_t l, ConvStream stream, View<T, 2> raw, View<T, 2> taps) const;
   void finish_key_value(const Step<T>& step, int64_t l, ConvStream stream, View<T, 2> rows) const;
-  View<T, 2> generated_taps(const Step<T>& step, Rows u, const Weight& generator) const;
+  void activate_taps(const Step<T>& step, View<T, 2> taps) const;
   View<const float, 2> sink(const Step<T>& step, int64_t l, const AttentionInputs<T>& x, Rows r,
                             View<const float, 1> tau) const;
   View<T, 2> moe(const Step<T>& step, int64_t l, Rows y) const;
@@ -170,14 +177,11 @@ View<T, 2> Inkling2<T>::attention(const Step<T>& step, int64_t l, const Attentio
   Workspace::Scope scope(cx.workspace);
 
   const PagedKv<T> kv = step.kv(l);
-  {
-    Workspace::Scope inner(cx.workspace);
-    const View<T, 2> k = key_value(step, l, ConvStream::kKey, x), v = key_value(step, l, ConvStream::kValue, x);
-    ops::write_kv<T>(cx, kv, k, v, step.in.sequences);
-  }
-  const View<T, 2> q = project(step, x.q, layer.q);
+  const auto [q, raw_k, raw_v, r, gate, k_taps, v_taps] = projections(step, l, x);
+  const View<T, 2> k = key_value(step, l, ConvStream::kKey, raw_k, k_taps);
+  const View<T, 2> v = key_value(step, l, ConvStream::kValue, raw_v, v_taps);
+  ops::write_kv<T>(cx, kv, k, v, step.in.sequences);
   ops::clip_heads<T>(cx, q, shape.head_dim, static_cast<float>(c_.q_clip), layer.q_scale, tau_q);
-  const View<T, 2> r = project(step, x.of(c_.rel_input), layer.r);
   ops::clip_heads<T>(cx, r, c_.d_rel, static_cast<float>(c_.rel_clip), layer.r_scale, {});
   const View<const float, 2> z = sink(step, l, x, r, tau);
 
@@ -185,30 +189,47 @@ View<T, 2> Inkling2<T>::attention(const Step<T>& step, int64_t l, const Attentio
                          c_.rel_clamp};
   const View<T, 2> o = step.take(step.rows(), q.dim(1));
   relative_attention_tiled<T>(step, o, q, r, kv, layer.table, tau_profile, z, params);
-  if (!layer.gate.empty()) {
-    const View<T, 2> gate = project(step, x.of(c_.attn_gate_input), layer.gate);
-    ops::apply_gate<T>(cx, o, gate, shape.num_heads, gate_act(c_.attn_gate_act));
-  }
+  if (!gate.empty()) ops::apply_gate<T>(cx, o, gate, shape.num_heads, gate_act(c_.attn_gate_act));
   ops::gemm<T, T>(cx, out, o, layer.o);
   return out;
 }
 
-// K or V of the new rows as the cache keeps them: k2 = clip(conv(k)), v2 = rms0(conv(v)); full layers make the taps of
-// the convolution from each token.
 template <class T>
-View<T, 2> Inkling2<T>::key_value(const Step<T>& step, int64_t l, ConvStream stream,
-                                  const AttentionInputs<T>& x) const {
+Projections<T> Inkling2<T>::projections(const Step<T>& step, int64_t l, const AttentionInputs<T>& x) const {
+  using Input = ModelConfig::TapInput;
   const Layer& layer = w_.layers[l];
-  const bool key = stream == ConvStream::kKey;
-  const Rows own = key ? x.k : x.v;
-  const View<T, 2> raw = project(step, own, key ? layer.k : layer.v);
+  std::vector<ops::Product<T>> products;
+  const auto add = [&](Rows input, const Weight& w) {
+    if (w.empty()) return View<T, 2>();
+    products.push_back({step.take(step.rows(), w.out), input, &w});
+    return products.back().y;
+  };
+  Projections<T> p;
+  p.q = add(x.q, layer.q), p.k = add(x.k, layer.k), p.v = add(x.v, layer.v);
+  p.r = add(x.of(c_.rel_input), layer.r);
+  p.gate = add(x.of(c_.attn_gate_input), layer.gate);
+  if (c_.tap_input != Input::kRaw) {
+    p.k_taps = add(c_.tap_input == Input::kOwn ? x.k : x.q, layer.k_tap_proj);
+    p.v_taps = add(c_.tap_input == Input::kOwn ? x.v : x.q, layer.v_tap_proj);
+  }
+  ops::gemm_all<T>(step.cx, products);
+  if (c_.tap_input == Input::kRaw) {
+    if (!layer.k_tap_proj.empty()) p.k_taps = project(step, Rows(p.k), layer.k_tap_proj);
+    if (!layer.v_tap_proj.empty()) p.v_taps = project(step, Rows(p.v), layer.v_tap_proj);
+  }
+  return p;
+}
 
-  const Weight& generator = key ? layer.k_tap_proj : layer.v_tap_proj;
-  ConvTaps<T> taps{key ? layer.k_taps : layer.v_taps, {}, true, c_.conv_width};
-  if (!generator.empty()) {
-    using Input = ModelConfig::TapInput;
-    const Rows u = c_.tap_input == Input::kOwn ? own : c_.tap_input == Input::kQ ? x.q : Rows(raw);
-    taps.generated = generated_taps(step, u, generator);
+// K or V of the new rows as the cache keeps them: k2 = clip(conv(k)), v2 = rms0(conv(v)); full layers make the taps of
+// the convolution from each token: act(G[h*W + j] . u[t]).
+template <class T>
+View<T, 2> Inkling2<T>::key_value(const Step<T>& step, int64_t l, ConvStream stream, View<T, 2> raw,
+                                  View<T, 2> generated) const {
+  const Layer& layer = w_.layers[l];
+  ConvTaps<T> taps{stream == ConvStream::kKey ? layer.k_taps : layer.v_taps, {}, true, c_.conv_width};
+  if (!generated.empty()) {
+    activate_taps(step, generated);
+    taps.generated = generated;
     taps.skip = c_.tap_skip;
   }
   const View<T, 2> y = step.take(step.rows(), raw.dim(1));
@@ -227,15 +248,15 @@ void Inkling2<T>::finish_key_value(const Step<T>& step, int64_t l, ConvStream st
     ops::norm_heads<T>(step.cx, rows, head_dim, {}, static_cast<float>(c_.rms_norm_eps), {});
 }
 
-// taps[t, h*W + j] = act(G[h*W + j] . u[t])
+// taps = act(taps)
 template <class T>
-View<T, 2> Inkling2<T>::generated_taps(const Step<T>& step, Rows u, const Weight& generator) const {
-  const View<T, 2> g = project(step, u, generator);
-  if (c_.tap_act == ModelConfig::GateAct::kNone) return g;
-  const View<T, 2> taps = step.take(g.dim(0), g.dim(1));
+void Inkling2<T>::activate_taps(const Step<T>& step, View<T, 2> taps) const {
+  if (c_.tap_act == ModelConfig::GateAct::kNone) return;
+  Workspace::Scope scope(step.cx.workspace);
+  const View<T, 2> gate = step.take(taps.dim(0), taps.dim(1));
+  std::copy_n(taps.data(), taps.size(), gate.data());
   std::fill_n(taps.data(), taps.size(), to<T>(1.0f));
-  ops::apply_gate<T>(step.cx, taps, g, g.dim(1), gate_act(c_.tap_act));
-  return taps;
+  ops::apply_gate<T>(step.cx, taps, gate, taps.dim(1), gate_act(c_.tap_act));
 }
 
 // z[t, head]: a linear output of the token, or the last column of the relative table; empty if there is no sink.
@@ -324,8 +345,8 @@ struct Sizes {
     const int64_t attend = 3 * activations(width) + activations(l.num_heads * c.d_rel) + buffer(l.num_heads, 4) +
                            activations(l.num_heads) + tile +
                            ops::attention_workspace_bytes(l.num_heads, l.head_dim, num_threads);
-    return 4 * activations(c.hidden_size) + std::max(key_value, attend) +
-           ops::gemm_workspace_bytes(rows, std::max(c.hidden_size, width), num_threads);
+    return 4 * activations(c.hidden_size) + key_value + attend +
+           ops::gemm_workspace_bytes(3 * rows, std::max(c.hidden_size, width), num_threads);  // of three inputs
   }
   int64_t mlp() const {
     return 2 * activations(c.hidden_size) + buffer(c.num_experts, 4) + 2 * buffer(c.top_k, 4) +

@@ -16,6 +16,8 @@ namespace nib::cpu {
 
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);
+template <class T>
+void gemm_all(Context& cx, std::span<const ops::Product<T>> products);
 
 template <class T>
 void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 2> ids, View<const float, 2> weights,

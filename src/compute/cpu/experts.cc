@@ -111,15 +111,13 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
   run_parallel(cx, slots, slots * hidden / 8,
                [&](int64_t s, int) { pack(plan13, packed_x, g, s, x.row(g.token_of(s)), hidden); });
   multiply_groups(cx, plan13, h, packed_x, w.w13, g);
-  run_parallel(cx, x.dim(0), slots * width * 16, [&](int64_t t, int thread) {
-    for (int64_t j = 0; j < top_k; ++j) {
-      const int64_t s = g.slot_of(t * top_k + j);
-      const Activation& a = w.activation;
-      avx2::activation_row(raw(act.row(thread)), raw(h.row(s)), width,
-                           ActivationRow{a.kind == Activation::Kind::kSitu, a.beta, a.linear_beta,
-                                         w.weight_before_w2 ? weights(t, j) : 1.0f});
-      pack(plan2, packed_act, g, s, static_cast<const T*>(act.row(thread)), width);
-    }
+  run_parallel(cx, slots, slots * width * 16, [&](int64_t i, int thread) {
+    const int64_t s = g.slot_of(i);
+    const Activation& a = w.activation;
+    avx2::activation_row(raw(act.row(thread)), raw(h.row(s)), width,
+                         ActivationRow{a.kind == Activation::Kind::kSitu, a.beta, a.linear_beta,
+                                       w.weight_before_w2 ? weights(i / top_k, i % top_k) : 1.0f});
+    pack(plan2, packed_act, g, s, static_cast<const T*>(act.row(thread)), width);
   });
   if (w.weight_before_w2)
     project_and_sum<float>(cx, y, plan2, packed_act, weights, w, g, accumulate);

@@ -76,21 +76,74 @@ int64_t choose_outputs(int64_t out, int64_t rows, int64_t tasks_wanted) {
   return rows <= kFewRows ? outputs : std::min(outputs, kBlock);
 }
 
+namespace {
+
+// A product whose rows are packed; its tasks are [begin, begin + tasks) of all that run together.
+struct Job {
+  Plan plan;
+  Packed x;
+  const Weight* w;
+  void* y;
+  int64_t y_stride;
+  bool y_half;
+  int64_t step, begin, tasks;
+};
+
+template <class T>
+Packed pack_rows(Context& cx, const Plan& plan, View<const T, 2> x) {
+  const int64_t rows = x.dim(0), in = x.dim(1);
+  const Packed packed = take_packed(cx, plan, rows, in);
+  run_parallel(cx, rows, rows * in / 8, [&](int64_t t, int) { pack_row(plan, packed, {0, rows}, t, x.row(t), in); });
+  return packed;
+}
+
+template <class T, class Y>
+Job make_job(Context& cx, View<Y, 2> y, const Packed& x, const Plan& plan, const Weight& w, int64_t begin) {
+  const int64_t step = choose_outputs(w.out, x.rows, 4 * cx.pool.num_threads());
+  return {plan, x, &w, y.data(), y.stride(0), sizeof(Y) == 2, step, begin, (w.out + step - 1) / step};
+}
+
+void run_jobs(Context& cx, std::span<const Job> jobs) {
+  int64_t work = 0, in = 0;
+  for (const Job& j : jobs) work += j.x.rows * j.w->in * j.w->out, in = std::max(in, j.w->in);
+  const View<std::byte, 2> scratch = take_scratch(cx, in);
+  run_parallel(cx, jobs.back().begin + jobs.back().tasks, work, [&](int64_t i, int thread) {
+    size_t j = 0;
+    while (i >= jobs[j].begin + jobs[j].tasks) ++j;
+    const Job& job = jobs[j];
+    const int64_t output = (i - job.begin) * job.step;
+    GemmBlock g = block_of(job.x, {0, job.x.rows}, *job.w, job.y, job.y_stride, job.y_half, output,
+                           std::min(job.w->out, output + job.step));
+    g.scratch = scratch.row(thread);
+    job.plan.kernel(g);
+  });
+}
+
+}  // namespace
+
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
   const Plan plan = choose_plan(cx.isa, w.format, sizeof(T) == 2);
-  const int64_t tokens = x.dim(0), step = choose_outputs(w.out, tokens, 4 * cx.pool.num_threads());
-  const RowGroup all{0, tokens};
   Workspace::Scope scope(cx.workspace);
-  const Packed packed = take_packed(cx, plan, tokens, w.in);
-  const View<std::byte, 2> scratch = take_scratch(cx, w.in);
-  run_parallel(cx, tokens, tokens * w.in / 8, [&](int64_t t, int) { pack_row(plan, packed, all, t, x.row(t), w.in); });
-  run_parallel(cx, (w.out + step - 1) / step, tokens * w.in * w.out, [&](int64_t i, int thread) {
-    GemmBlock g =
-        block_of(packed, all, w, y.data(), y.stride(0), sizeof(Y) == 2, i * step, std::min(w.out, (i + 1) * step));
-    g.scratch = scratch.row(thread);
-    plan.kernel(g);
-  });
+  const Job job = make_job<T>(cx, y, pack_rows(cx, plan, x), plan, w, 0);
+  run_jobs(cx, {&job, 1});
+}
+
+template <class T>
+void gemm_all(Context& cx, std::span<const ops::Product<T>> products) {
+  Workspace::Scope scope(cx.workspace);
+  Job jobs[ops::kMaxProducts];
+  int64_t tasks = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const auto& [y, x, w] = products[i];
+    const Plan plan = choose_plan(cx.isa, w->format, sizeof(T) == 2);
+    size_t same = 0;  // the first product of the same rows in the same packing
+    while (products[same].x.data() != x.data() || (same < i && jobs[same].plan.packing != plan.packing)) ++same;
+    const Packed packed = same < i ? jobs[same].x : pack_rows(cx, plan, x);
+    jobs[i] = make_job<T>(cx, y, packed, plan, *w, tasks);
+    tasks += jobs[i].tasks;
+  }
+  if (!products.empty()) run_jobs(cx, {jobs, products.size()});
 }
 
 template void pack_row(const Plan&, const Packed&, const RowGroup&, int64_t, const float*, int64_t);
@@ -98,5 +151,7 @@ template void pack_row(const Plan&, const Packed&, const RowGroup&, int64_t, con
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
 template void gemm(Context&, View<bf16, 2>, View<const bf16, 2>, const Weight&);
 template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&);
+template void gemm_all(Context&, std::span<const ops::Product<float>>);
+template void gemm_all(Context&, std::span<const ops::Product<bf16>>);
 
 }  // namespace nib::cpu

@@ -43,8 +43,8 @@ GemmBlock block_of(const Packed& x, const RowGroup& group, const Weight& w, void
 // Scratch for the kernels, one piece a thread.
 View<std::byte, 2> take_scratch(Context& cx, int64_t in);
 
-// Below so many multiplications a loop is done before a second thread would have begun.
-constexpr int64_t kParallelWork = 1 << 16;
+// Below so many multiplications a loop is done before a second thread would have helped.
+constexpr int64_t kParallelWork = 1 << 14;
 
 // Runs body(i, thread) for i in [0, n): here if the whole is small, else on the pool. `work` counts multiplications.
 template <class F>
@@ -56,8 +56,5 @@ void run_parallel(Context& cx, int64_t n, int64_t work, const F& body) {
 // Outputs of one task: a multiple of 16. Few rows wait for memory and like long runs of weights; many like blocks that
 // stay in the L2 cache.
 int64_t choose_outputs(int64_t out, int64_t rows, int64_t tasks_wanted);
-
-template <class T, class Y>
-void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);
 
 }  // namespace nib::cpu

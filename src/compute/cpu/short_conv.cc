@@ -17,6 +17,13 @@ const T* input_at(View<const T, 2> x, const ConvState<T>& state, const SequenceR
   return position < 0 ? nullptr : &state.data(slot, position % state.data.dim(1), 0);
 }
 
+// The sequence of row t; sequences cover the rows in order.
+int64_t sequence_of(std::span<const SequenceRows> batch, int64_t t) {
+  const auto after =
+      std::upper_bound(batch.begin(), batch.end(), t, [](int64_t row, const SequenceRows& s) { return row < s.begin; });
+  return after - batch.begin() - 1;
+}
+
 template <class T>
 void remember(View<const T, 2> x, const ConvState<T>& state, const SequenceRows& s, int32_t slot) {
   const int64_t ring = state.data.dim(1);
@@ -31,27 +38,25 @@ void short_conv(Context& cx, View<T, 2> y, View<const T, 2> x, const ConvState<T
                 std::span<const SequenceRows> batch, const ConvTaps<T>& taps, View<const T, 2> residual) {
   using E = std::conditional_t<sizeof(T) == 2, Half, float>;
   NIB_CHECK(taps.width <= kMaxWidth, "width {} of at most {}", taps.width, kMaxWidth);
-  for (size_t i = 0; i < batch.size(); ++i) {
+  run_parallel(cx, x.dim(0), x.size() * taps.width, [&](int64_t t, int) {
+    const int64_t i = sequence_of(batch, t);
     const SequenceRows& s = batch[i];
-    const int32_t slot = state.slots[i];
-    run_parallel(cx, s.count, s.count * x.dim(1) * taps.width, [&](int64_t row, int) {
-      const int64_t t = s.begin + row;
-      const E* inputs[kMaxWidth];
-      for (int64_t j = 0; j < taps.width; ++j)
-        inputs[j] = reinterpret_cast<const E*>(input_at(x, state, s, slot, s.start + row - (taps.width - 1) + j));
-      ConvRow<E> c;
-      c.y = reinterpret_cast<E*>(y.row(t)), c.inputs = inputs, c.width = taps.width, c.skip = taps.skip;
-      c.fixed = reinterpret_cast<const E*>(taps.fixed.data());
-      c.channels = c.head_dim = x.dim(1);
-      if (!taps.generated.empty()) {
-        c.generated = reinterpret_cast<const E*>(taps.generated.row(t));
-        c.head_dim = x.dim(1) * taps.width / taps.generated.dim(1);
-      }
-      if (!residual.empty()) c.residual = reinterpret_cast<const E*>(residual.row(t));
-      avx2::conv_row(c);
-    });
-    remember(x, state, s, slot);
-  }
+    const E* inputs[kMaxWidth];
+    for (int64_t j = 0; j < taps.width; ++j)
+      inputs[j] = reinterpret_cast<const E*>(
+          input_at(x, state, s, state.slots[i], s.start + t - s.begin - (taps.width - 1) + j));
+    ConvRow<E> c;
+    c.y = reinterpret_cast<E*>(y.row(t)), c.inputs = inputs, c.width = taps.width, c.skip = taps.skip;
+    c.fixed = reinterpret_cast<const E*>(taps.fixed.data());
+    c.channels = c.head_dim = x.dim(1);
+    if (!taps.generated.empty()) {
+      c.generated = reinterpret_cast<const E*>(taps.generated.row(t));
+      c.head_dim = x.dim(1) * taps.width / taps.generated.dim(1);
+    }
+    if (!residual.empty()) c.residual = reinterpret_cast<const E*>(residual.row(t));
+    avx2::conv_row(c);
+  });
+  for (size_t i = 0; i < batch.size(); ++i) remember(x, state, batch[i], state.slots[i]);
 }
 
 #define NIB_INSTANTIATE(T)                                                                                             \

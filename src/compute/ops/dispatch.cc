@@ -90,6 +90,19 @@ void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w) {
 }
 
 template <class T>
+void gemm_all(Context& cx, std::span<const Product<T>> products) {
+  NIB_CHECK(static_cast<int64_t>(products.size()) <= kMaxProducts, "{} products", products.size());
+  for (const Product<T>& p : products) {
+    check_weight(*p.w);
+    NIB_CHECK_EQ(p.y.dim(0), p.x.dim(0));
+    NIB_CHECK_EQ(p.y.dim(1), p.w->out);
+    NIB_CHECK_EQ(p.x.dim(1), p.w->in);
+  }
+  if (!plain(cx)) return cpu::gemm_all(cx, products);
+  for (const Product<T>& p : products) ref::gemm<T, T>(cx, p.y, p.x, *p.w);
+}
+
+template <class T>
 void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 2> ids, View<const float, 2> weights,
              const ExpertWeights& w, bool accumulate) {
   check_same_shape(y, x);
@@ -291,6 +304,7 @@ template void gemm(Context&, View<bf16, 2>, View<const bf16, 2>, const Weight&);
 template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&);
 
 #define NIB_INSTANTIATE(T)                                                                                             \
+  template void gemm_all(Context&, std::span<const Product<T>>);                                                       \
   template void experts(Context&, View<T, 2>, View<const T, 2>, View<const int32_t, 2>, View<const float, 2>,          \
                         const ExpertWeights&, bool);                                                                   \
   template void activation(Context&, View<T, 2>, View<const T, 2>, View<const float, 1>, const Activation&);           \

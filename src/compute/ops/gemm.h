@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "compute/tensor/context.h"
 #include "compute/tensor/dtype.h"
@@ -46,7 +47,21 @@ namespace ops {
 template <class T, class Y>
 void gemm(Context& cx, View<Y, 2> y, View<const T, 2> x, const Weight& w);
 
-// Workspace that a gemm over so many inputs takes at most, whatever the format and the instruction set.
+// One product of several that need not wait for each other.
+template <class T>
+struct Product {
+  View<T, 2> y;
+  View<const T, 2> x;
+  const Weight* w;
+};
+// Each as gemm alone would compute it, bit for bit. Where all have few rows, one loop over all of them is much faster
+// than a loop for each; inputs that are the same rows are laid out for the kernels once.
+template <class T>
+void gemm_all(Context& cx, std::span<const Product<T>> products);
+inline constexpr int64_t kMaxProducts = 8;
+
+// Workspace that a gemm over so many inputs takes at most, whatever the format and the instruction set;
+// gemm_all takes as much as one over the rows of all its different inputs, of which the widest counts.
 int64_t gemm_workspace_bytes(int64_t tokens, int64_t in, int64_t num_threads);
 
 }  // namespace ops
