@@ -30,6 +30,7 @@ void send_floats(const Trace& trace, const std::string& name, View<const E, 2> x
 struct Tile {
   std::vector<SequenceRows> sequences;
   int64_t first = 0;  // index of the first sequence
+  int64_t keys = 0;   // that some row sees, if no window hides them
 };
 
 Tile cut(std::span<const SequenceRows> batch, int64_t begin, int64_t end) {
@@ -39,6 +40,7 @@ Tile cut(std::span<const SequenceRows> batch, int64_t begin, int64_t end) {
     if (lo >= hi) continue;
     if (tile.sequences.empty()) tile.first = static_cast<int64_t>(s);
     tile.sequences.push_back({lo - begin, hi - lo, batch[s].start + lo - batch[s].begin});
+    tile.keys = std::max(tile.keys, batch[s].start + hi - batch[s].begin);
   }
   return tile;
 }
@@ -81,7 +83,6 @@ void relative_attention_tiled(const Step<T>& step, View<T, 2> out, View<const T,
                               const PagedKv<T>& kv, View<const T, 2> table, View<const float, 1> tau,
                               View<const float, 2> sink, const AttentionParams& p) {
   const int64_t heads = r.dim(1) / table.dim(0);
-  const View<const T, 2> columns_in_extent = columns(table, 0, p.extent);
   for (int64_t begin = 0; begin < step.rows(); begin += kRowTile) {
     const int64_t end = std::min(begin + kRowTile, step.rows());
     const Tile tile = cut(step.in.sequences, begin, end);
@@ -89,10 +90,13 @@ void relative_attention_tiled(const Step<T>& step, View<T, 2> out, View<const T,
     tile_kv.block_tables = rows(kv.block_tables, tile.first, tile.first + static_cast<int64_t>(tile.sequences.size()));
 
     Workspace::Scope scope(step.cx.workspace);
-    const View<T, 3> profile = step.cx.workspace.template take<T, 3>({end - begin, heads, p.extent});
-    ops::relative_profile<T>(step.cx, profile, rows(r, begin, end), columns_in_extent, slice(tau, begin, end));
+    AttentionParams tile_params = p;
+    tile_params.extent = std::min(p.extent, tile.keys);
+    const View<T, 3> profile = step.cx.workspace.template take<T, 3>({end - begin, heads, tile_params.extent});
+    ops::relative_profile<T>(step.cx, profile, rows(r, begin, end), columns(table, 0, tile_params.extent),
+                             slice(tau, begin, end));
     ops::relative_attention<T>(step.cx, rows(out, begin, end), rows(q, begin, end), tile_kv, profile,
-                               sink.empty() ? sink : rows(sink, begin, end), tile.sequences, p);
+                               sink.empty() ? sink : rows(sink, begin, end), tile.sequences, tile_params);
   }
 }
 

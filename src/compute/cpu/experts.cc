@@ -3,6 +3,7 @@
 
 #include "compute/cpu/cpu.h"
 #include "compute/cpu/gemm.h"
+#include "compute/cpu/rows.h"
 
 namespace nib::cpu {
 
@@ -77,9 +78,6 @@ void pack(const Plan& plan, const Packed& packed, const Groups& g, int64_t slot,
   pack_row(plan, packed, group, slot - group.first, x, in);
 }
 
-float* raw(float* p) { return p; }
-Half* raw(bf16* p) { return reinterpret_cast<Half*>(p); }
-
 // The down projection in P (FP32, or T where the header asks for a rounding), then the sum of each token.
 template <class P, class T>
 void project_and_sum(Context& cx, View<T, 2> y, const Plan& plan, const Packed& x, View<const float, 2> weights,
@@ -87,9 +85,16 @@ void project_and_sum(Context& cx, View<T, 2> y, const Plan& plan, const Packed& 
   const int64_t top_k = weights.dim(1), hidden = y.dim(1);
   const View<P, 2> parts = cx.workspace.take<P, 2>({x.rows, hidden});
   multiply_groups(cx, plan, parts, x, w.w2, g);
+  const auto& k = row_kernels<T>(cx.isa);
+  const auto combine = [&] {
+    if constexpr (std::is_same_v<P, T>)
+      return k.combine;
+    else
+      return k.combine_floats;
+  }();
   run_parallel(cx, y.dim(0), parts.size(), [&](int64_t t, int) {
-    avx2::combine_row(raw(y.row(t)), raw(parts.data()), &g.slot_of(t * top_k),
-                      w.weight_before_w2 ? nullptr : weights.row(t), top_k, hidden, accumulate);
+    combine(raw(y.row(t)), raw(parts.data()), &g.slot_of(t * top_k), w.weight_before_w2 ? nullptr : weights.row(t),
+            top_k, hidden, accumulate);
   });
 }
 
@@ -114,9 +119,9 @@ void experts(Context& cx, View<T, 2> y, View<const T, 2> x, View<const int32_t, 
   run_parallel(cx, slots, slots * width * 16, [&](int64_t i, int thread) {
     const int64_t s = g.slot_of(i);
     const Activation& a = w.activation;
-    avx2::activation_row(raw(act.row(thread)), raw(h.row(s)), width,
-                         ActivationRow{a.kind == Activation::Kind::kSitu, a.beta, a.linear_beta,
-                                       w.weight_before_w2 ? weights(i / top_k, i % top_k) : 1.0f});
+    row_kernels<T>(cx.isa).activation(raw(act.row(thread)), raw(h.row(s)), width,
+                                      ActivationRow{a.kind == Activation::Kind::kSitu, a.beta, a.linear_beta,
+                                                    w.weight_before_w2 ? weights(i / top_k, i % top_k) : 1.0f});
     pack(plan2, packed_act, g, s, static_cast<const T*>(act.row(thread)), width);
   });
   if (w.weight_before_w2)

@@ -106,7 +106,37 @@ constexpr int64_t attention_scratch(int64_t group, int64_t head_dim) {
   return group * (2 * ((head_dim + 31) / 32 * 32) + kKeyBlock + 17) + 64;
 }
 
-// E is float or Half.
+struct ProfileShape {
+  int64_t heads = 0, d_rel = 0, columns = 0;
+  int64_t table_stride = 0;  // between rows of the table
+};
+
+// The operations on one row; E is float or Half.
+template <class E>
+struct RowKernels {
+  void (*rms_norm)(E* y, const E* x, const E* weight, int64_t n, float eps);  // weight may be null
+  void (*rms_norm_floats)(E* y, const float* x, const E* weight, int64_t n, float eps);
+  void (*rms_norm_halves)(E* y, const Half* x, const E* weight, int64_t n, float eps);
+  void (*add)(E* y, const E* x, const E* delta, int64_t n);
+  void (*scale)(E* x, int64_t n, float factor);
+  void (*clip)(E* x, const E* scale, int64_t n, float limit);  // scale may be null
+  void (*gate)(E* y, const E* gate, int64_t n, Gate act);
+  void (*gate_head)(E* y, E gate, int64_t n, Gate act);
+  void (*activation)(E* y, const E* h, int64_t n, const ActivationRow& a);
+  void (*conv)(const ConvRow<E>& c);
+  void (*depth_mix)(const DepthMixRow<E>& m);
+  // profile: [heads, columns]   r: [heads, d_rel]   table: [d_rel, columns]
+  void (*profile)(E* profile, const E* r, const E* table, const ProfileShape& p);
+  // y = round( (accumulate ? y : 0) + sum_j factors[j] * parts[slots[j] * n ...] ), j in order, FP32; factors may be
+  // null (1)
+  void (*combine)(E* y, const E* parts, const int32_t* slots, const float* factors, int64_t count, int64_t n,
+                  bool accumulate);
+  void (*combine_floats)(E* y, const float* parts, const int32_t* slots, const float* factors, int64_t count, int64_t n,
+                         bool accumulate);
+  void (*soft_cap)(float* x, int64_t n, float mup, float cap);
+  void (*sigmoid)(float* y, const float* x, int64_t n);
+};
+
 namespace avx2 {
 template <class E>
 void attention_row(const AttentionRow<E>& a);
@@ -114,35 +144,8 @@ void gemm(const GemmBlock& g);                              // kFloat
 int64_t multiply_registers(int64_t rounds);                 // at full rate; the operations done
 int64_t read_memory(const std::byte* data, int64_t bytes);  // every byte once; a value that depends on them
 
-template <class Y, class X>
-void rms_norm_row(Y* y, const X* x, const Y* weight, int64_t n, float eps);  // weight may be null
-template <class E>
-void add_row(E* y, const E* x, const E* delta, int64_t n);
-template <class E>
-void scale_row(E* x, int64_t n, float factor);
-template <class E>
-void clip_row(E* x, const E* scale, int64_t n, float limit);  // scale may be null
-template <class E>
-void gate_row(E* y, const E* gate, int64_t n, Gate act);
-template <class E>
-void gate_head(E* y, E gate, int64_t n, Gate act);
-template <class E>
-void activation_row(E* y, const E* h, int64_t n, const ActivationRow& a);
-template <class E>
-void conv_row(const ConvRow<E>& c);
-template <class E>
-void depth_mix_row(const DepthMixRow<E>& m);
-// profile: [heads, columns]   r: [heads, d_rel]   table: [d_rel, columns], rows table_stride apart
-template <class E>
-void profile_row(E* profile, const E* r, const E* table, int64_t table_stride, int64_t heads, int64_t d_rel,
-                 int64_t columns);
-void soft_cap_row(float* x, int64_t n, float mup, float cap);
-void sigmoid_row(float* y, const float* x, int64_t n);
-// y = round( (accumulate ? y : 0) + sum_j factors[j] * parts[slots[j] * n ...] ), j in order, FP32; factors may be null
-// (1)
-template <class E, class P>
-void combine_row(E* y, const P* parts, const int32_t* slots, const float* factors, int64_t count, int64_t n,
-                 bool accumulate);
+extern const RowKernels<float> kFloatRows;
+extern const RowKernels<Half> kHalfRows;
 }  // namespace avx2
 namespace avx512 {
 void gemm_half(const GemmBlock& g);   // kHalf, BF16 weights
@@ -150,6 +153,8 @@ void gemm_codes(const GemmBlock& g);  // kSplit, NVFP4 and MXFP8 weights
 template <class E>
 void attention_row(const AttentionRow<E>& a);
 void split_row(Half* packed, const Half* x, int64_t in);
+extern const RowKernels<float> kFloatRows;
+extern const RowKernels<Half> kHalfRows;
 int64_t multiply_registers(int64_t rounds);
 }  // namespace avx512
 

@@ -3,6 +3,7 @@
 
 #include "compute/cpu/cpu.h"
 #include "compute/cpu/gemm.h"
+#include "compute/cpu/rows.h"
 
 namespace nib::cpu {
 
@@ -31,17 +32,18 @@ struct Row {
   const float* z;
   int64_t columns, experts;
   const RouterParams& p;
+  void (*sigmoid)(float* y, const float* x, int64_t n);
   float top = 0, total = 0;  // of the softmax
 
-  Row(const float* z, int64_t columns, int64_t experts, const RouterParams& p)
-      : z(z), columns(columns), experts(experts), p(p) {
+  Row(const float* z, int64_t columns, int64_t experts, const RouterParams& p, Isa isa)
+      : z(z), columns(columns), experts(experts), p(p), sigmoid(row_kernels<float>(isa).sigmoid) {
     if (!p.softmax) return;
     top = *std::max_element(z, z + columns);
     for (int64_t i = 0; i < columns; ++i) total += std::exp(z[i] - top);
   }
 
   void scores(float* out, int64_t begin, int64_t count) const {
-    if (!p.softmax) return avx2::sigmoid_row(out, z + begin, count);
+    if (!p.softmax) return sigmoid(out, z + begin, count);
     for (int64_t i = 0; i < count; ++i) out[i] = std::exp(z[begin + i] - top) / total;
   }
   // The score up to a factor common to all experts, as a logarithm: finite where the score itself underflows.
@@ -70,7 +72,7 @@ void router(Context& cx, View<int32_t, 2> ids, View<float, 2> weights, View<floa
   const int64_t shared = shared_weights.empty() ? 0 : shared_weights.dim(1);
   const int64_t experts = logits.dim(1) - shared, top_k = ids.dim(1);
   run_parallel(cx, logits.dim(0), logits.size() * 16, [&](int64_t t, int) {
-    const Row row(logits.row(t), logits.dim(1), experts, p);
+    const Row row(logits.row(t), logits.dim(1), experts, p, cx.isa);
     row.choose(ids.row(t), weights.row(t), top_k);
 
     // The weight of slot j: the chosen experts, then the shared ones.

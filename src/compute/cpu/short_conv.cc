@@ -2,6 +2,7 @@
 
 #include "compute/cpu/cpu.h"
 #include "compute/cpu/gemm.h"
+#include "compute/cpu/rows.h"
 
 namespace nib::cpu {
 
@@ -54,7 +55,7 @@ void short_conv(Context& cx, View<T, 2> y, View<const T, 2> x, const ConvState<T
       c.head_dim = x.dim(1) * taps.width / taps.generated.dim(1);
     }
     if (!residual.empty()) c.residual = reinterpret_cast<const E*>(residual.row(t));
-    avx2::conv_row(c);
+    row_kernels<T>(cx.isa).conv(c);
   });
   for (size_t i = 0; i < batch.size(); ++i) remember(x, state, batch[i], state.slots[i]);
 }

@@ -101,6 +101,12 @@ inline __m256 load_reversed(const E* p, int64_t begin, int64_t end) {
 struct Columns {
   __m256 a, b;
 };
+// The even and the odd ones of 16 halves.
+[[maybe_unused]] inline Columns split_halves(__m256 v) {
+  const __m256i halves = _mm256_castps_si256(v);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(halves, 16)),
+          _mm256_castsi256_ps(_mm256_and_si256(halves, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
 [[maybe_unused]] inline Columns load_columns(const float* p, int64_t n) {
   return {load(p, n), load(p + kLanes, n - kLanes)};
 }
@@ -110,9 +116,17 @@ struct Columns {
     for (int64_t i = 0; i < n; ++i) part[i] = p[i];
     p = part;
   }
-  const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(v, 16)),
-          _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+  return split_halves(_mm256_loadu_ps(reinterpret_cast<const float*>(p)));
+}
+// The even columns and the odd ones, of either type.
+[[maybe_unused]] inline Columns load_pairs(const Half* p, int64_t n) { return load_columns(p, n); }
+[[maybe_unused]] inline Columns load_pairs(const float* p, int64_t n) {
+  const Columns c = load_columns(p, n);
+  const auto in_order = [](__m256 v) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), _MM_SHUFFLE(3, 1, 2, 0)));
+  };
+  return {in_order(_mm256_shuffle_ps(c.a, c.b, _MM_SHUFFLE(2, 0, 2, 0))),
+          in_order(_mm256_shuffle_ps(c.a, c.b, _MM_SHUFFLE(3, 1, 3, 1)))};
 }
 [[maybe_unused]] inline void store_columns(float* p, int64_t n, const Columns& c) {
   store(p, n, c.a);

@@ -1,4 +1,4 @@
-// Sixteen floats at a time, under the names of simd_avx2.h as far as attention needs them.
+// Sixteen floats at a time, under the names of simd_avx2.h.
 //   const Vector v = load(x + i, n - i);     // lanes behind n are zero
 //   store(y + i, n - i, exp(v));
 // For files named *_avx512.cc only; everything is local to the file that includes it.
@@ -26,15 +26,28 @@ inline __m512 load(const Half* p) {
   const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
-inline __m512 load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+inline __m512 load(const float* p, int64_t n) {
+  return n >= kLanes ? load(p) : _mm512_maskz_loadu_ps(first_lanes(n), p);
+}
 inline __m512 load(const Half* p, int64_t n) {
+  if (n >= kLanes) return load(p);
   const __m256i h = _mm256_maskz_loadu_epi16(first_lanes(n), p);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 inline void store(float* p, __m512 v) { _mm512_storeu_ps(p, v); }
-inline void store(float* p, int64_t n, __m512 v) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+inline void store(float* p, int64_t n, __m512 v) {
+  n >= kLanes ? store(p, v) : _mm512_mask_storeu_ps(p, first_lanes(n), v);
+}
 inline void store(Half* p, int64_t n, __m512 v) {
-  _mm256_mask_storeu_epi16(p, first_lanes(n), (__m256i)_mm512_cvtneps_pbh(v));
+  const __m256i h = (__m256i)_mm512_cvtneps_pbh(v);
+  if (n >= kLanes) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), h);
+  _mm256_mask_storeu_epi16(p, first_lanes(n), h);
+}
+// v as it would read back from memory of type E.
+template <class E>
+inline __m512 rounded(__m512 v) {
+  if constexpr (sizeof(E) == 4) return v;
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v)), 16));
 }
 
 inline __m512 splat(float f) { return _mm512_set1_ps(f); }
@@ -64,10 +77,20 @@ inline __m512i load_halves(const Half* p, int64_t n) {
   return n >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16((1u << n) - 1, p);
 }
 inline Columns load_columns(const float* p, int64_t n) { return {load(p, n), load(p + kLanes, n - kLanes)}; }
-inline Columns load_columns(const Half* p, int64_t n) {
-  const __m512i v = load_halves(p, n);
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
-          _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+// The even and the odd ones of 32 halves.
+inline Columns split_halves(__m512 v) {
+  const __m512i halves = _mm512_castps_si512(v);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(halves, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(halves, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+inline Columns load_columns(const Half* p, int64_t n) { return split_halves(_mm512_castsi512_ps(load_halves(p, n))); }
+// The even columns and the odd ones, of either type.
+inline Columns load_pairs(const Half* p, int64_t n) { return load_columns(p, n); }
+inline Columns load_pairs(const float* p, int64_t n) {
+  const Columns c = load_columns(p, n);
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  return {_mm512_permutex2var_ps(c.a, even, c.b),
+          _mm512_permutex2var_ps(c.a, _mm512_or_si512(even, _mm512_set1_epi32(1)), c.b)};
 }
 inline void store_columns(float* p, int64_t n, const Columns& c) {
   store(p, n, c.a);
@@ -121,6 +144,19 @@ inline __m512 exp(__m512 x) {
   for (float c : kNext) p = _mm512_fmadd_ps(p, r, splat(c));
   p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), splat(1.0f));
   return _mm512_mask_mov_ps(_mm512_scalef_ps(p, n), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+
+inline __m512 sigmoid(__m512 x) { return splat(1.0f) / (splat(1.0f) + exp(splat(0.0f) - x)); }
+
+// An odd polynomial near zero, 1 - 2 / (e^2x + 1) elsewhere.
+inline __m512 tanh(__m512 x) {
+  const __m512 z = x * x;
+  __m512 p = splat(-5.70498872745e-3f);
+  constexpr float kNext[] = {2.06390887954e-2f, -5.37397155531e-2f, 1.33314422036e-1f, -3.33332819422e-1f};
+  for (float c : kNext) p = _mm512_fmadd_ps(p, z, splat(c));
+  const __m512 near_zero = _mm512_fmadd_ps(p * z, x, x);
+  const __m512 far = splat(1.0f) - splat(2.0f) / (exp(x + x) + splat(1.0f));
+  return _mm512_mask_mov_ps(far, _mm512_cmp_ps_mask(_mm512_abs_ps(x), splat(0.625f), _CMP_LT_OQ), near_zero);
 }
 
 }  // namespace
