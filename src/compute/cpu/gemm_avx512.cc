@@ -9,10 +9,12 @@ namespace nib::cpu::avx512 {
 
 namespace {
 
-constexpr int kMaxRows = 6, kOutputs = 4;  // of one tile, at most
-constexpr int kStored = 16;                // outputs that are summed up and stored together: four tiles
-constexpr int64_t kBlockOutputs = 64;      // whose weights stay in the L2 cache while the tokens pass
-constexpr int64_t kColumns = 1024;         // of which a tile stays in the L1 cache
+constexpr int kOutputs = 4;            // of one tile
+constexpr int kMaxRows = 6;            // of one tile: with as many outputs what the registers hold
+constexpr int kMaxCodesRows = 8;       // more rows for fewer outputs: unpacking is dear
+constexpr int kStored = 16;            // outputs that are summed up and stored together: four tiles
+constexpr int64_t kBlockOutputs = 64;  // whose weights stay in the L2 cache while the tokens pass
+constexpr int64_t kColumns = 1024;     // of which a tile stays in the L1 cache
 // Weights are asked for so many elements ahead: rows may be too short for the hardware to see a stream, but they lie
 // one after the other.
 constexpr int64_t kAhead = 2048;
@@ -33,15 +35,15 @@ void store(const GemmBlock& g, int64_t token, int64_t output, __m512 y) {
     _mm512_mask_storeu_ps(static_cast<float*>(g.y) + offset, mask, y);
 }
 
-// Calls tile.run<rows>(token) for all tokens of [begin, end) in as few pieces of about one size as at most kRows rows
+// Calls tile.run<rows>(token) for all tokens of [begin, end), in as few pieces of about one size as at most kMost rows
 // allow.
-template <int kRows, class Tile>
+template <int kMost, int kRows = kMost, class Tile>
 void for_tokens(int64_t begin, int64_t end, const Tile& tile) {
-  const int64_t left = end - begin, pieces = (left + kMaxRows - 1) / kMaxRows;
+  const int64_t left = end - begin, pieces = (left + kMost - 1) / kMost;
   if constexpr (kRows > 0) {
-    if (left < kRows * pieces) return for_tokens<kRows - 1>(begin, end, tile);
+    if (left < kRows * pieces) return for_tokens<kMost, kRows - 1>(begin, end, tile);
     tile.template run<kRows>(begin);
-    if (left > kRows) for_tokens<kMaxRows>(begin + kRows, end, tile);
+    if (left > kRows) for_tokens<kMost>(begin + kRows, end, tile);
   }
 }
 
@@ -112,33 +114,44 @@ struct CodesTile {
     for (int j = 0; j < kStored; ++j) weights[j] = CodesRow<F>(g, min(output + j, g.end - 1));
   }
 
-  // acc += products of one block: the sum of four columns a lane, times their scale.
-  template <int kRows>
+  // acc[.][0] += products of one block: the sum of four columns a lane, times their scale.
+  template <int kRows, int kTogether>
   [[gnu::always_inline]] void add(__m512* acc, const Half* x, const Codes& w) const {
     for (int i = 0; i < kRows; ++i) {
       const Half* p = x + i * g.x_stride;
       const __m512 even = _mm512_dpbf16_ps(_mm512_setzero_ps(), load(p), w.even);
-      acc[i * kOutputs] = _mm512_fmadd_ps(_mm512_dpbf16_ps(even, load(p + 32), w.odd), w.scale, acc[i * kOutputs]);
+      acc[i * kTogether] = _mm512_fmadd_ps(_mm512_dpbf16_ps(even, load(p + 32), w.odd), w.scale, acc[i * kTogether]);
     }
+  }
+
+  // The partial sums of kTogether outputs from `first` on.
+  template <int kRows, int kTogether>
+  [[gnu::always_inline]] void multiply(__m512 (*sums)[kOutputs], const Half* x, int first) const {
+    const CodesRow<F>* w = weights + first;
+    const int64_t blocks = g.in / 64;
+    __m512 acc[kRows * kTogether];
+    for (__m512& v : acc) v = _mm512_setzero_ps();
+    for (int64_t b = 0; b < blocks; ++b)
+      for (int j = 0; j < kTogether; ++j) {
+        w[j].prefetch(b);
+        add<kRows, kTogether>(acc + j, x + b * 64, w[j].load(b));
+      }
+    if (g.in % 64 != 0)
+      for (int j = 0; j < kTogether; ++j)
+        add<kRows, kTogether>(acc + j, x + blocks * 64, w[j].load_tail(blocks, g.in % 64));
+    for (int i = 0; i < kRows; ++i)
+      for (int j = 0; j < kTogether; ++j) sums[i][first % kOutputs + j] = acc[i * kTogether + j];
   }
 
   template <int kRows>
   void run(int64_t token) const {
     const Half* x = static_cast<const Half*>(g.x) + token * g.x_stride;
-    const int64_t blocks = g.in / 64;
+    constexpr int kTogether = kRows > kMaxRows ? kOutputs / 2 : kOutputs;
     __m512 folds[kRows][kStored / kOutputs];
     for (int q = 0; q < kStored / kOutputs; ++q) {
-      const CodesRow<F>* w = weights + q * kOutputs;
-      __m512 acc[kRows * kOutputs];
-      for (__m512& v : acc) v = _mm512_setzero_ps();
-      for (int64_t b = 0; b < blocks; ++b)
-        for (int j = 0; j < kOutputs; ++j) {
-          w[j].prefetch(b);
-          add<kRows>(acc + j, x + b * 64, w[j].load(b));
-        }
-      if (g.in % 64 != 0)
-        for (int j = 0; j < kOutputs; ++j) add<kRows>(acc + j, x + blocks * 64, w[j].load_tail(blocks, g.in % 64));
-      for (int i = 0; i < kRows; ++i) folds[i][q] = fold(acc + i * kOutputs);
+      __m512 sums[kRows][kOutputs];
+      for (int j = 0; j < kOutputs; j += kTogether) multiply<kRows, kTogether>(sums, x, q * kOutputs + j);
+      for (int i = 0; i < kRows; ++i) folds[i][q] = fold(sums[i]);
     }
     for (int i = 0; i < kRows; ++i) store(g, token + i, output, sum_folds(folds[i]));
   }
@@ -148,7 +161,7 @@ template <class F>
 void multiply_codes(const GemmBlock& g) {
   for (int64_t m = 0; m < g.tokens; m += kTokens)
     for (int64_t n = g.begin; n < g.end; n += kStored)
-      for_tokens<kMaxRows>(m, min(m + kTokens, g.tokens), CodesTile<F>(g, n));
+      for_tokens<kMaxCodesRows>(m, min(m + kTokens, g.tokens), CodesTile<F>(g, n));
 }
 
 static_assert(kTokens * kBlockOutputs * 16 * sizeof(float) <= kWaitingBytes);

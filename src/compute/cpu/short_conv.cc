@@ -39,7 +39,7 @@ void short_conv(Context& cx, View<T, 2> y, View<const T, 2> x, const ConvState<T
                 std::span<const SequenceRows> batch, const ConvTaps<T>& taps, View<const T, 2> residual) {
   using E = std::conditional_t<sizeof(T) == 2, Half, float>;
   NIB_CHECK(taps.width <= kMaxWidth, "width {} of at most {}", taps.width, kMaxWidth);
-  run_parallel(cx, x.dim(0), x.size() * taps.width, [&](int64_t t, int) {
+  run_parallel(cx, x.dim(0), x.size() * taps.width * 4, [&](int64_t t, int) {
     const int64_t i = sequence_of(batch, t);
     const SequenceRows& s = batch[i];
     const E* inputs[kMaxWidth];
