@@ -25,6 +25,7 @@ std::byte* from_heap(int64_t bytes) {
 std::byte* from_system(int64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   NIB_CHECK(p != MAP_FAILED, "out of memory for {} bytes", bytes);
+  madvise(p, bytes, MADV_HUGEPAGE);  // a wish: without it a cache of small pages waits for address translation
   return static_cast<std::byte*>(p);
 }
 
