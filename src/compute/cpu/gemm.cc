@@ -90,6 +90,11 @@ struct Job {
 };
 
 template <class T>
+bool is_same(View<const T, 2> a, View<const T, 2> b) {
+  return a.data() == b.data() && a.shape() == b.shape() && a.stride(0) == b.stride(0);
+}
+
+template <class T>
 Packed pack_rows(Context& cx, const Plan& plan, View<const T, 2> x) {
   const int64_t rows = x.dim(0), in = x.dim(1);
   const Packed packed = take_packed(cx, plan, rows, in);
@@ -138,7 +143,7 @@ void gemm_all(Context& cx, std::span<const ops::Product<T>> products) {
     const auto& [y, x, w] = products[i];
     const Plan plan = choose_plan(cx.isa, w->format, sizeof(T) == 2);
     size_t same = 0;  // the first product of the same rows in the same packing
-    while (products[same].x.data() != x.data() || (same < i && jobs[same].plan.packing != plan.packing)) ++same;
+    while (same < i && !(is_same(products[same].x, x) && jobs[same].plan.packing == plan.packing)) ++same;
     const Packed packed = same < i ? jobs[same].x : pack_rows(cx, plan, x);
     jobs[i] = make_job<T>(cx, y, packed, plan, *w, tasks);
     tasks += jobs[i].tasks;

@@ -107,6 +107,39 @@ TEST(Gemm, ARowStandsAlone) {
     }
 }
 
+TEST(Gemm, ProductsTogetherAreTheProductsAlone) {
+  struct Product {
+    WeightFormat format;
+    int64_t out, columns;
+    bool of_second;  // input
+  };
+  constexpr Product kProducts[] = {{WeightFormat::kBF16, 70, 224, false},  {WeightFormat::kBF16, 16, 224, true},
+                                   {WeightFormat::kNvfp4, 33, 224, false}, {WeightFormat::kBF16, 5, 96, false},
+                                   {WeightFormat::kMxfp8, 64, 96, true},   {WeightFormat::kBF16, 1, 224, true}};
+  for (Isa isa : available_isas())
+    for (int64_t tokens : {1, 8, 19}) {
+      SCOPED_TRACE(fmt::format("{} {} tokens", name(isa), tokens));
+      Rng rng(7);
+      Machine m(isa, 2);
+      const Matrix<bf16> first = random_matrix<bf16>(rng, tokens, 224), second = random_matrix<bf16>(rng, tokens, 224);
+      std::vector<RandomWeight> weights;
+      std::vector<Matrix<bf16>> together, alone;
+      for (const Product& p : kProducts) {
+        weights.push_back(random_weight(rng, p.format, p.out, p.columns));
+        together.emplace_back(tokens, p.out), alone.emplace_back(tokens, p.out);
+      }
+      std::vector<ops::Product<bf16>> products;
+      for (size_t i = 0; i < std::size(kProducts); ++i) {
+        const View<const bf16, 2> x =
+            columns((kProducts[i].of_second ? second : first).view(), 0, kProducts[i].columns);
+        products.push_back({together[i].view(), x, &weights[i].weight});
+        ops::gemm<bf16, bf16>(m.cx, alone[i].view(), x, weights[i].weight);
+      }
+      ops::gemm_all<bf16>(m.cx, products);
+      for (size_t i = 0; i < std::size(kProducts); ++i) EXPECT_TRUE(same_bits(together[i], alone[i])) << i;
+    }
+}
+
 TEST(Gemm, ABrokenRowHarmsNoOther) {
   for (Isa isa : available_isas())
     for (WeightFormat format : kFormats) {
