@@ -26,6 +26,8 @@ namespace nib::cli {
 namespace {
 
 constexpr int64_t kStreamed = (int64_t{1} << 30) + (int64_t{64} << 20);  // bytes of weights; one loop reads over 1 GiB
+constexpr int64_t kPassBytes = int64_t{32} << 20;                        // of one measurement of the read rate
+constexpr int kPasses = 5;                                               // whose median is one of many that count
 
 struct Options {
   std::string isa, filter, out;
@@ -38,16 +40,23 @@ struct Timing {
   double median = 0, best = 0;
 };
 
-template <class F>
-Timing time_of(int repeats, int64_t calls, const F& loop) {
+// before() runs ahead of each loop and is not timed.
+template <class F, class Before>
+Timing time_of(int repeats, int64_t calls, const F& loop, const Before& before) {
   std::vector<double> seconds;
   for (int i = 0; i < repeats; ++i) {
+    before();
     const auto begin = std::chrono::steady_clock::now();
     loop();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / calls);
   }
   std::sort(seconds.begin(), seconds.end());
   return {seconds[seconds.size() / 2], seconds[0]};
+}
+
+template <class F>
+Timing time_of(int repeats, int64_t calls, const F& loop) {
+  return time_of(repeats, calls, loop, [] {});
 }
 
 std::string_view format_name(WeightFormat format) {
@@ -91,6 +100,7 @@ struct Line {
   Line(std::string op, std::string shape) : op(std::move(op)), shape(std::move(shape)) {}
   std::string op, shape;
   Timing time;
+  Timing read;                       // a pass of kPassBytes, between the loops that were timed
   double bytes = 0, operations = 0;  // of one call; the larger limit is the roofline
   std::string rival;                 // its name, or why there is none
   double rival_seconds = 0;          // median
@@ -134,14 +144,7 @@ class Bench {
   bool wanted(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
 
   void measure_limits() {
-    constexpr int64_t kParts = 64;
-    std::vector<int64_t> sums(kParts);
-    const Timing read = time_of(options_.repeats, 1, [&] {
-      pool_.parallel_for(kParts, [&](int64_t i, int) {
-        sums[i] = cpu::avx2::read_memory(weights_.data() + i * (kStreamed / kParts), kStreamed / kParts);
-      });
-    });
-    read_rate_ = kStreamed / read.best;
+    read_rate_ = kPassBytes / time_of(kPasses * options_.repeats, 1, [&] { read_pass(); }).median;
     int64_t done = 0;
     const auto registers = cx_.isa == Isa::kAmx      ? cpu::amx::multiply_registers
                            : cx_.isa == Isa::kAvx512 ? cpu::avx512::multiply_registers
@@ -153,8 +156,29 @@ class Bench {
       for (int64_t n : ops) done += n;
     });
     multiply_rate_ = done / multiply.best;
-    fmt::print("{}, {} threads, {}: reads {:.1f} GB/s, multiplies {:.0f} GFLOP/s (best of {})\n", cpu_name(),
+    fmt::print("{}, {} threads, {}: reads {:.1f} GB/s (median), multiplies {:.0f} GFLOP/s (best of {})\n", cpu_name(),
                pool_.num_threads(), name(cx_.isa), read_rate_ / 1e9, multiply_rate_ / 1e9, options_.repeats);
+  }
+
+  // Reads the next kPassBytes of the streamed memory's second half: what the caches hold of it is gone before a loop
+  // over the weights, which begins at the first, arrives there.
+  void read_pass() {
+    constexpr int64_t kParts = 64, kPart = kPassBytes / kParts, kHalf = kStreamed / 2;
+    static_assert(kHalf % kPassBytes == 0);
+    std::vector<int64_t> sums(kParts);
+    const std::byte* data = weights_.data() + kHalf + passes_++ * kPassBytes % kHalf;
+    pool_.parallel_for(kParts, [&](int64_t i, int) { sums[i] = cpu::avx2::read_memory(data + i * kPart, kPart); });
+    NIB_CHECK(std::any_of(sums.begin(), sums.end(), [](int64_t s) { return s != 0; }), "nothing was read");
+  }
+
+  // Times the loop and, in turns with it, reads: a shared machine changes its speed within seconds.
+  template <class F>
+  void time(Line& line, int64_t calls, const F& loop) {
+    std::vector<double> seconds;
+    line.time = time_of(options_.repeats, calls, loop,
+                        [&] { seconds.push_back(time_of(kPasses, 1, [&] { read_pass(); }).median); });
+    std::sort(seconds.begin(), seconds.end());
+    line.read = {seconds[seconds.size() / 2], seconds[0]};
   }
 
   // Copy `index` of a weight [out, in], each at its own place in the streamed memory.
@@ -205,7 +229,7 @@ class Bench {
 
     // Many rows are bound by arithmetic: a few copies are enough.
     const int64_t calls = tokens >= 256 ? 1 : tokens >= 16 ? std::max<int64_t>(1, copies / 16) : copies;
-    line.time = time_of(options_.repeats, calls, [&] {
+    time(line, calls, [&] {
       for (int64_t c = 0; c < calls; ++c) ops::gemm<bf16, bf16>(cx_, yv, xv, weight(format, out, in, c));
     });
     line.bytes = static_cast<double>(bytes) + (tokens * (in + out)) * 2;
@@ -303,7 +327,7 @@ class Bench {
       size = std::max<double>(size, std::abs(as_float(want[i])));
     }
     NIB_CHECK(error <= 0.01 * size, "experts are off by {} of {}", error, size);
-    line.time = time_of(options_.repeats, layers, [&] {
+    time(line, layers, [&] {
       for (int64_t l = 0; l < layers; ++l)
         ops::experts<bf16>(cx_, View<bf16, 2>(y.data(), {tokens, kHidden}), xv, idv, wv, layer(l));
     });
@@ -339,7 +363,7 @@ class Bench {
     for (size_t i = 0; i < out.size(); ++i)
       NIB_CHECK(std::abs(as_float(out[i]) - as_float(want[i])) <= 0.01f, "{} for {}", as_float(out[i]),
                 as_float(want[i]));
-    line.time = time_of(options_.repeats, 20, [&] {
+    time(line, 20, [&] {
       for (int i = 0; i < 20; ++i) ops::relative_attention<bf16>(cx_, run(out), qv, kv, pv, {}, batch, params);
     });
     line.bytes = 2.0 * 2 * kSequences * keys * kKvHeads * kHeadDim;
@@ -359,7 +383,7 @@ class Bench {
     ops::rms_norm<bf16>(cx_, yv, xv, wv, 1e-6f);
     ref::rms_norm<bf16>(cx_, View<bf16, 2>(want.data(), {tokens, kHidden}), xv, wv, 1e-6f);
     check_close(y, want);
-    line.time = time_of(options_.repeats, 10, [&] {
+    time(line, 10, [&] {
       for (int i = 0; i < 10; ++i) ops::rms_norm<bf16>(cx_, yv, xv, wv, 1e-6f);
     });
     line.bytes = 4.0 * tokens * kHidden;
@@ -384,7 +408,7 @@ class Bench {
     ops::depth_mix_norm<bf16>(cx_, {&yv, 1}, sources, {&q, 1}, {&g, 1}, {});
     ref::depth_mix_norm<bf16>(cx_, {&wantv, 1}, sources, {&q, 1}, {&g, 1}, {});
     check_close(y, want);
-    line.time = time_of(options_.repeats, 5, [&] {
+    time(line, 5, [&] {
       for (int i = 0; i < 5; ++i) ops::depth_mix_norm<bf16>(cx_, {&yv, 1}, sources, {&q, 1}, {&g, 1}, {});
     });
     line.bytes = 2.0 * (kSources + 1) * tokens * kHidden;
@@ -399,14 +423,17 @@ class Bench {
   }
 
   void print(const Line& line) {
-    const double limit = std::max(line.bytes / read_rate_, line.operations / multiply_rate_);
-    const bool memory = line.bytes / read_rate_ >= line.operations / multiply_rate_;
+    const auto limit = [&](double pass_seconds) {
+      return std::max(line.bytes * pass_seconds / kPassBytes, line.operations / multiply_rate_);
+    };
+    const bool memory = line.bytes * line.read.median / kPassBytes >= line.operations / multiply_rate_;
     const double rate = memory ? line.bytes : line.operations;
     std::string rival = line.rival;
     if (line.rival_seconds > 0) rival = fmt::format("{:.1f}x {}", line.rival_seconds / line.time.median, line.rival);
     fmt::print("{:20} {:48} {:10.1f} us {:8.1f} {} {:5.2f} of {} (best {:.2f})  {}\n", line.op, line.shape,
                line.time.median * 1e6, rate / line.time.median / 1e9, memory ? "GB/s   " : "GFLOP/s",
-               limit / line.time.median, memory ? "read rate" : "multiply rate", limit / line.time.best, rival);
+               limit(line.read.median) / line.time.median, memory ? "read rate" : "multiply rate",
+               limit(line.read.best) / line.time.best, rival);
     std::fflush(stdout);
     results_.push_back({{"op", line.op},
                         {"shape", line.shape},
@@ -415,8 +442,9 @@ class Bench {
                         {"bytes", line.bytes},
                         {"operations", line.operations},
                         {"bound_by", memory ? "memory" : "arithmetic"},
-                        {"ratio_median", limit / line.time.median},
-                        {"ratio_best", limit / line.time.best},
+                        {"read_gb_s", kPassBytes / line.read.median / 1e9},
+                        {"ratio_median", limit(line.read.median) / line.time.median},
+                        {"ratio_best", limit(line.read.best) / line.time.best},
                         {"rival", line.rival},
                         {"rival_us", line.rival_seconds * 1e6}});
   }
@@ -447,6 +475,7 @@ class Bench {
   OneDnn onednn_;
   std::mt19937 rng_{1};
   double read_rate_ = 0, multiply_rate_ = 0;  // bytes, operations a second
+  int64_t passes_ = 0;                        // of read_pass so far
   Json results_ = Json::array();
 };
 
