@@ -26,9 +26,13 @@ int64_t now_ns() {
 // What other threads ask of the engine thread. Submissions are bounded by Engine::submit; a cancel names one.
 class Inbox {
  public:
+  struct Cancel {
+    uint64_t id;
+    std::optional<int32_t> sequence;  // empty: all of them
+  };
   struct Mail {
     std::vector<std::unique_ptr<RequestState>> submitted;
-    std::vector<uint64_t> cancelled;
+    std::vector<Cancel> cancelled;
     bool stop = false;
   };
 
@@ -40,9 +44,9 @@ class Inbox {
     return true;
   }
 
-  void cancel(uint64_t id) {
+  void cancel(Cancel cancel) {
     std::lock_guard lock(mutex_);
-    mail_.cancelled.push_back(id);
+    mail_.cancelled.push_back(cancel);
     arrived_.notify_one();
   }
 
@@ -138,7 +142,8 @@ struct Engine::Impl {
 
   bool accept(Inbox::Mail mail) {
     for (auto& request : mail.submitted) scheduler.add(std::move(request));
-    for (uint64_t id : mail.cancelled) scheduler.cancel(id);
+    for (const Inbox::Cancel& c : mail.cancelled)
+      c.sequence ? scheduler.cancel(c.id, *c.sequence) : scheduler.cancel(c.id);
     return !mail.stop;
   }
 
@@ -198,7 +203,8 @@ Result<uint64_t> Engine::submit(Request request, std::shared_ptr<EventChannel> c
                                                 config().max_waiting_requests));
 }
 
-void Engine::cancel(uint64_t id) { impl_->inbox.cancel(id); }
+void Engine::cancel(uint64_t id) { impl_->inbox.cancel({id, std::nullopt}); }
+void Engine::cancel(uint64_t id, int32_t sequence) { impl_->inbox.cancel({id, sequence}); }
 
 EngineStats Engine::stats() const {
   std::lock_guard lock(impl_->stats_mutex);

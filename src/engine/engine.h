@@ -51,7 +51,8 @@ class Engine {
   ~Engine();  // stops the thread; requests that run end with kAbort
 
   Result<uint64_t> submit(Request request, std::shared_ptr<EventChannel> channel);
-  void cancel(uint64_t id);  // takes effect in the next step; the last event is kAbort
+  void cancel(uint64_t id);                    // takes effect in the next step; the last event is kAbort
+  void cancel(uint64_t id, int32_t sequence);  // only this one, 0 .. n-1
   EngineStats stats() const;
   const EngineConfig& config() const;  // with every 0 resolved
   const ModelConfig& model() const;

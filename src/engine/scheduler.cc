@@ -252,15 +252,18 @@ void Scheduler::finish(Sequence& s, FinishReason reason) {
   if (--s.request.num_unfinished == 0) finished_.push_back(s.request.request.id);
 }
 
+// With an event of its own, as no token ends it.
+void Scheduler::finish_early(Sequence& s, FinishReason reason, const std::string& error) {
+  if (s.state == State::kFinished) return;
+  TokenEvent event;
+  event.finish = reason;
+  event.error = error;
+  emit(s, std::move(event));
+  finish(s, reason);
+}
+
 void Scheduler::finish_request(RequestState& r, FinishReason reason, const std::string& error) {
-  for (const auto& s : r.sequences) {
-    if (s->state == State::kFinished) continue;
-    TokenEvent event;
-    event.finish = reason;
-    event.error = error;
-    emit(*s, std::move(event));
-    finish(*s, reason);
-  }
+  for (const auto& s : r.sequences) finish_early(*s, reason, error);
 }
 
 void Scheduler::forget_finished() {
@@ -273,6 +276,20 @@ void Scheduler::cancel(uint64_t request_id) {
   const auto it = requests_.find(request_id);
   if (it == requests_.end()) return;
   finish_request(*it->second, FinishReason::kAbort, {});
+  forget_finished();
+}
+
+// Those that wait for the prompt of sequence 0 compute it themselves when it is gone.
+void Scheduler::cancel(uint64_t request_id, int32_t sequence) {
+  const auto it = requests_.find(request_id);
+  if (it == requests_.end()) return;
+  const auto& sequences = it->second->sequences;
+  finish_early(*sequences.at(sequence), FinishReason::kAbort, {});
+  for (const auto& s : sequences) {
+    if (sequence != 0 || s->state != State::kAttached) continue;
+    s->state = State::kWaiting;
+    waiting_.insert(s.get());
+  }
   forget_finished();
 }
 

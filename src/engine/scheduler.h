@@ -64,6 +64,7 @@ class Scheduler {
 
   void add(std::unique_ptr<RequestState> request);
   void cancel(uint64_t request_id);  // unknown: already over
+  void cancel(uint64_t request_id, int32_t sequence);
   const StepPlan& plan(int64_t now_ns);
   void commit(const StepOutput& output, int64_t now_ns);
   std::vector<Outgoing> take_events() { return std::move(events_); }
@@ -97,6 +98,7 @@ class Scheduler {
   FinishReason finish_reason(const Sequence& s, int32_t token, std::optional<int32_t>& stop_token) const;
   void emit(Sequence& s, TokenEvent event);
   void finish(Sequence& s, FinishReason reason);
+  void finish_early(Sequence& s, FinishReason reason, const std::string& error);
   void finish_request(RequestState& r, FinishReason reason, const std::string& error);
   void forget_finished();
 

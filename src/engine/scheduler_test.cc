@@ -164,6 +164,19 @@ TEST_F(PlanTest, SeatsAreKeptForTheSiblingsOfARunningRequest) {
   EXPECT_THAT(step(), ElementsAre("1:6+1", "1:6+1", "1:6+1"));
 }
 
+TEST_F(PlanTest, ACancelledSiblingGivesItsSeatToTheNextRequest) {
+  make({64, 64, 3}, 8);
+  Request r = request(6, 9);
+  r.sampling.temperature = 1;
+  r.sampling.n = 3;
+  add(r);
+  add(request(2, 9));
+  EXPECT_THAT(step(), ElementsAre("1:0+6"));
+  EXPECT_THAT(step(), ElementsAre("1:6+1", "1:6+1", "1:6+1"));
+  scheduler_->cancel(1, 1);
+  EXPECT_THAT(step(), ElementsAre("1:7+1", "1:7+1", "2:0+2"));
+}
+
 // ---- Answers: whatever the schedule, a request gets the tokens of its solo run.
 
 struct Load {
@@ -235,6 +248,29 @@ TEST(Cancel, AtEveryMomentReturnsEverythingAndLeavesTheOthersAlone) {
     }
     EXPECT_TRUE(loop.pools_full()) << moment << (was_over ? " over" : "");
   }
+}
+
+TEST(Cancel, OfOneSequenceAtEveryMomentLeavesItsSiblingsAlone) {
+  for (int32_t cancelled = 0; cancelled < 3; ++cancelled)
+    for (int moment = 0; moment < 30; ++moment) {
+      FakeLoop loop({.pools = {12, 12, 3}});
+      std::vector<Request> requests = {request(11, 9), request(9, 12)};
+      requests[1].sampling.temperature = 1;
+      requests[1].sampling.n = 3;
+      for (const Request& r : requests) loop.add(r);
+      for (int i = 0; i < moment; ++i) loop.step();
+      for (int twice = 0; twice < 2; ++twice) loop.cancel(2, cancelled);
+      const bool aborted = loop.answer(2, cancelled).finish == FinishReason::kAbort;
+      const size_t tokens = loop.answer(2, cancelled).tokens.size();
+      loop.run();
+      EXPECT_EQ(loop.answer(1, 0), loop.solo(requests[0], 0));
+      EXPECT_EQ(loop.answer(2, cancelled).tokens.size(), tokens) << "it went on after its end";
+      for (int32_t k = 0; k < 3; ++k)
+        if (k != cancelled || !aborted) {
+          EXPECT_EQ(loop.answer(2, k), loop.solo(requests[1], k)) << "at " << moment << " sequence " << k;
+        }
+      EXPECT_TRUE(loop.pools_full());
+    }
 }
 
 TEST(Errors, ANotANumberRowEndsItsRequestAndNoOther) {

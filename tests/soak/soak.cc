@@ -99,7 +99,7 @@ void check(const Answer& got, const Answer& expected, bool cancelled, const std:
 
 using Solo = std::function<Answer(const Request&, int32_t)>;
 
-// Requests arrive at random steps of one loop; some are cancelled at random steps.
+// Requests arrive at random steps of one loop; some are cancelled at random steps, whole or one sequence of them.
 void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t count, const Solo& solo, Tally& tally,
                  const std::string& where) {
   std::vector<Request> requests;
@@ -115,7 +115,10 @@ void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t c
       const int64_t i = random.between(0, static_cast<int64_t>(requests.size()) - 1);
       tally.cancelled += !cancelled[i] && loop.answer(i + 1, 0).finish == FinishReason::kNone;
       cancelled[i] = true;
-      loop.cancel(i + 1);
+      if (random.one_in(2))
+        loop.cancel(i + 1, static_cast<int32_t>(random.between(0, requests[i].sampling.n - 1)));
+      else
+        loop.cancel(i + 1);
     }
     working = loop.step();
   }

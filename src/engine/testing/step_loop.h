@@ -159,6 +159,11 @@ class StepLoop {
     take_events();
   }
 
+  void cancel(uint64_t id, int32_t sequence) {
+    scheduler_.cancel(id, sequence);
+    take_events();
+  }
+
   const Answer& answer(uint64_t id, int32_t index) { return answers_[{id, index}]; }
   EngineStats stats() const {
     EngineStats s;
