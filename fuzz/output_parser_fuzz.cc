@@ -85,7 +85,7 @@ Outcome parse(const std::vector<nib::TokenId>& ids, uint8_t flags, std::string_v
     rest = rest.subspan(n);
   }
   take(parser.finish(flags & 2 ? nib::FinishCause::kLength : nib::FinishCause::kStop));
-  return {nib::fold(deltas), parser.stopped(), parser.num_tokens_consumed(), parser.num_reasoning_tokens()};
+  return {nib::fold(deltas), parser.stopped(), parser.num_tokens_settled(), parser.num_reasoning_tokens()};
 }
 
 }  // namespace

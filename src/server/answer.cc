@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <span>
 
 #include "server/errors.h"
 #include "server/sse.h"
@@ -22,6 +21,12 @@ FinishCause cause_of(FinishReason finish) {
   }
 }
 
+bool continues_call(const Delta& last, const Delta& delta) {
+  if (last.tool_calls.size() != 1 || delta.tool_calls.size() != 1) return false;
+  const ToolCallDelta &before = last.tool_calls[0], &next = delta.tool_calls[0];
+  return before.index == next.index && next.id.empty() && next.name.empty() && !next.retracted;
+}
+
 // Neighbours of one kind become one delta. How tokens were cut is no business of the client's.
 void append_delta(std::vector<Delta>& to, Delta delta) {
   if (delta.empty()) return;
@@ -29,6 +34,7 @@ void append_delta(std::vector<Delta>& to, Delta delta) {
     Delta& last = to.back();
     if (!last.content.empty() && !delta.content.empty()) return void(last.content += delta.content);
     if (!last.reasoning.empty() && !delta.reasoning.empty()) return void(last.reasoning += delta.reasoning);
+    if (continues_call(last, delta)) return void(last.tool_calls[0].arguments += delta.tool_calls[0].arguments);
   }
   to.push_back(std::move(delta));
 }
@@ -61,51 +67,52 @@ void Answer::take(size_t prompt, TokenEvent& event, std::string& out) {
   if (!s.begun && event.sequence == 0) num_cached_tokens_ += event.num_cached_tokens;
   if (s.ended) return;  // tokens behind a stop string
   if (!std::exchange(s.begun, true)) begin(s, out);
-  accept_tokens(s, event);
+  for (size_t i = 0; i < event.tokens.size() && !s.ended && !plan_.prompt_only; ++i)
+    accept(s, event.tokens[i], i < event.logprobs.size() ? std::optional(std::move(event.logprobs[i])) : std::nullopt);
   if (!s.ended && event.finish != FinishReason::kNone) {
     if (event.stop_token) s.stop_reason = *event.stop_token;
     end(s, event.finish);
   }
-  const bool chunk_is_full = s.num_unsent >= plan_.options.stream_interval || s.num_tokens == s.num_unsent;
+  const bool chunk_is_full = s.num_unsent >= plan_.options.stream_interval || !s.flushed;
   if (streams() && (s.ended || chunk_is_full)) flush(s, out);
 }
 
-void Answer::accept_tokens(Sequence& s, TokenEvent& event) {
-  if (plan_.prompt_only) return;
-  const int64_t size = std::ssize(event.tokens), run = plan_.visible_logprobs_only ? 1 : size;
-  for (int64_t at = 0; at < size && !s.ended; at += run) accept_run(s, event, at, run);
+// One token at a time, so that an event of many is the same as many events.
+void Answer::accept(Sequence& s, int32_t id, std::optional<Logprobs> logprobs) {
+  for (Delta& d : s.stage->push({&id, 1})) append_delta(s.deltas, std::move(d));
+  const bool hidden = plan_.visible_logprobs_only && (s.stage->in_reasoning() || service_.tokenizer->is_special(id));
+  if (!plan_.with_logprobs || hidden) logprobs.reset();
+  s.pending.push_back({id, std::move(logprobs)});
+  ++s.num_unsent;
+  settle(s);
+  if (s.stage->stopped()) end(s, FinishReason::kStop);
 }
 
-// Usage and logprobs end at the token that completed a stop string.
-void Answer::accept_run(Sequence& s, TokenEvent& event, int64_t begin, int64_t count) {
-  const std::span<const TokenId> ids = std::span<const TokenId>(event.tokens).subspan(begin, count);
-  for (Delta& d : s.stage->push(ids)) append_delta(s.deltas, std::move(d));
-  const bool stopped = s.stage->stopped().has_value();
-  if (stopped) count = s.stage->num_tokens_consumed() - s.num_tokens;
-  s.num_tokens += count;
-  s.num_unsent += count;
-  if (plan_.options.return_token_ids) s.ids.insert(s.ids.end(), ids.begin(), ids.begin() + count);
-  const bool hidden =
-      plan_.visible_logprobs_only && (s.stage->in_reasoning() || service_.tokenizer->is_special(ids[0]));
-  if (plan_.with_logprobs && !hidden)
-    for (int64_t i = begin; i < std::min(begin + count, std::ssize(event.logprobs)); ++i)
-      s.logprobs.push_back(std::move(event.logprobs[i]));
-  if (!stopped) return;
-  s.stop_reason = *s.stage->stopped();
-  end(s, FinishReason::kStop);
+// Usage, ids and logprobs end at the token that completed a stop string.
+void Answer::settle(Sequence& s) {
+  for (const int64_t settled = s.stage->num_tokens_settled(); s.num_tokens < settled; ++s.num_tokens) {
+    PendingToken& token = s.pending.front();
+    if (plan_.options.return_token_ids) s.ids.push_back(token.id);
+    if (token.logprobs) s.logprobs.push_back(*std::move(token.logprobs));
+    s.pending.pop_front();
+  }
 }
 
 void Answer::end(Sequence& s, FinishReason finish) {
   s.ended = true;
-  const FinishCause cause = plan_.prompt_only ? FinishCause::kLength : cause_of(finish);
+  FinishCause cause = plan_.prompt_only ? FinishCause::kLength : cause_of(finish);
   for (Delta& d : s.stage->finish(cause)) append_delta(s.deltas, std::move(d));
-  if (const std::optional<std::string> stop = s.stage->stopped()) s.stop_reason = *stop;  // in what was held back
+  settle(s);
+  s.pending.clear();
+  if (const std::optional<std::string> stop = s.stage->stopped()) {  // perhaps only in what was held back
+    s.stop_reason = *stop;
+    cause = FinishCause::kStop;
+  }
   s.finish_reason = finish_reason(cause, s.stage->any_tool_call());
 }
 
-bool Answer::prompt_done(size_t prompt) const {
-  const auto first = sequences_.begin() + prompt * plan_.options.sampling.n;
-  return std::all_of(first, first + plan_.options.sampling.n, [](const Sequence& s) { return s.ended; });
+bool Answer::sequence_done(size_t prompt, int32_t sequence) const {
+  return sequences_.at(prompt * plan_.options.sampling.n + sequence).ended;
 }
 
 bool Answer::done() const {
@@ -120,6 +127,7 @@ void Answer::flush(Sequence& s, std::string& out) {
   const std::vector<Delta> deltas = std::move(s.deltas);
   s.deltas.clear();
   s.num_unsent = 0;
+  s.flushed = true;
   for (size_t i = 0; i < deltas.size(); ++i) {
     Json choice = chunk_choice(s, deltas[i]);
     const bool last = s.ended && i + 1 == deltas.size();

@@ -5,6 +5,7 @@
 //   HttpReply reply = answer.whole();
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +40,7 @@ class Answer {
 
   // Takes an event of one prompt's request; the frames of a stream are appended to out.
   void take(size_t prompt, TokenEvent& event, std::string& out);
-  bool prompt_done(size_t prompt) const;  // none of its sequences needs another token
+  bool sequence_done(size_t prompt, int32_t sequence) const;  // needs no other token
   bool done() const;
   void end_stream(std::string& out);  // usage, if asked, and [DONE]
   HttpReply whole();
@@ -50,16 +51,22 @@ class Answer {
   const AnswerPlan& plan() const { return plan_; }
 
  protected:
+  struct PendingToken {
+    int32_t id;
+    std::optional<Logprobs> logprobs;  // if they are to be shown
+  };
   struct Sequence {
     int index = 0;  // of the choice
     size_t prompt = 0;
     std::unique_ptr<TextStage> stage;
-    std::vector<Delta> deltas;       // not yet sent
-    std::vector<Logprobs> logprobs;  // of tokens not yet sent
-    std::vector<int32_t> ids;        // not yet sent
+    std::deque<PendingToken> pending;  // behind a stop string that may still turn up: neither counted nor sent
+    std::vector<Delta> deltas;         // not yet sent
+    std::vector<Logprobs> logprobs;    // of tokens not yet sent
+    std::vector<int32_t> ids;          // not yet sent
     std::optional<CompletionLogprobs> offsets;
-    int64_t num_tokens = 0, num_unsent = 0;
-    bool begun = false, ended = false;
+    int64_t num_tokens = 0;  // without the pending ones
+    int64_t num_unsent = 0;  // with them
+    bool begun = false, flushed = false, ended = false;
     std::string finish_reason;
     Json stop_reason;
   };
@@ -87,8 +94,8 @@ class Answer {
   std::vector<std::vector<std::optional<Logprobs>>> prompt_logprobs_;  // [prompt]
 
  private:
-  void accept_tokens(Sequence& s, TokenEvent& event);
-  void accept_run(Sequence& s, TokenEvent& event, int64_t begin, int64_t count);
+  void accept(Sequence& s, int32_t id, std::optional<Logprobs> logprobs);
+  void settle(Sequence& s);
   void end(Sequence& s, FinishReason finish);
   void flush(Sequence& s, std::string& out);
   Json usage_of(int64_t prompt_tokens, int64_t completion_tokens) const;

@@ -22,10 +22,42 @@ struct Seen {
   };
   std::map<int, Choice> choices;
   Json usage, prompt_ids;
+  bool operator==(const Seen&) const = default;
 };
 
+// What one sequence is made of: its tokens, and how it ends.
+struct Script {
+  std::vector<TokenId> ids;
+  std::vector<std::string> stop;
+  FinishReason finish = FinishReason::kLength;
+  int min_tokens = 0;
+  int stream_interval = 1;
+  bool include_stop = false, hide_reasoning = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Script& s) {
+  return out << "ids " << ::testing::PrintToString(s.ids) << " stop " << ::testing::PrintToString(s.stop) << " min "
+             << s.min_tokens << " interval " << s.stream_interval;
+}
+
+enum class Cut { kOneByOne, kAllAtOnce, kRandom };
+
+Logprobs logprobs_of(TokenId id, size_t at) { return {{id, -0.5f * static_cast<float>(at), 1}, {{id, -0.1f, 1}}}; }
+
+// Of a chat, or of a raw completion, whose logprobs are lists by field.
+void take_logprobs(Seen::Choice& c, const Json& logprobs) {
+  if (logprobs.is_null()) return;
+  if (logprobs.contains("content")) {
+    for (const Json& l : logprobs["content"]) c.logprobs.push_back(l);
+    return;
+  }
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i)
+    c.logprobs.push_back({logprobs["tokens"][i], logprobs["token_logprobs"][i], logprobs["text_offset"][i]});
+}
+
 void take_delta(Seen::Choice& c, const Json& choice) {
-  const Json& delta = choice["delta"];
+  if (choice.contains("text")) c.content += choice["text"].get<std::string>();
+  const Json delta = choice.value("delta", Json::object());
   c.content += delta.value("content", "");
   c.reasoning += delta.value("reasoning", "");
   for (const Json& call : delta.value("tool_calls", Json::array())) {
@@ -51,8 +83,7 @@ Seen fold_stream(const std::string& frames) {
       Seen::Choice& c = seen.choices[choice["index"]];
       EXPECT_EQ(c.finish, "") << "something follows the finish_reason";
       take_delta(c, choice);
-      if (choice["logprobs"].is_object())
-        for (const Json& l : choice["logprobs"]["content"]) c.logprobs.push_back(l);
+      take_logprobs(c, choice["logprobs"]);
       for (const Json& id : choice.value("token_ids", Json::array())) c.ids.push_back(id);
       if (choice["finish_reason"].is_string())
         c.finish = choice["finish_reason"], c.stop_reason = choice["stop_reason"];
@@ -67,16 +98,17 @@ Seen read_whole(const HttpReply& reply) {
   const Json json = *parse_json(reply.body);
   Seen seen;
   seen.usage = json["usage"];
-  seen.prompt_ids = json["prompt_token_ids"];
+  if (json.contains("prompt_token_ids")) seen.prompt_ids = json["prompt_token_ids"];
   for (const Json& choice : json["choices"]) {
     Seen::Choice& c = seen.choices[choice["index"]];
-    const Json& m = choice["message"];
-    if (m["content"].is_string()) c.content = m["content"];
-    if (m["reasoning"].is_string()) c.reasoning = m["reasoning"];
+    const Json m = choice.value("message", Json::object());
+    if (choice.contains("text")) c.content = choice["text"];
+    if (m.contains("content") && m["content"].is_string()) c.content = m["content"];
+    if (m.contains("reasoning") && m["reasoning"].is_string()) c.reasoning = m["reasoning"];
     int index = 0;
     for (const Json& call : m.value("tool_calls", Json::array()))
       c.calls[index++] = {call["id"], call["function"]["name"], call["function"]["arguments"]};
-    if (choice["logprobs"].is_object()) c.logprobs = choice["logprobs"]["content"];
+    take_logprobs(c, choice["logprobs"]);
     if (choice["token_ids"].is_array()) c.ids = choice["token_ids"];
     c.finish = choice["finish_reason"];
     c.stop_reason = choice["stop_reason"];
@@ -126,12 +158,80 @@ class Answers : public ::testing::Test {
       const size_t count = std::min<size_t>(1 + random() % 7, ids.size() - at[k]);
       for (size_t i = 0; i < count; ++i, ++at[k]) {
         e.tokens.push_back(ids[at[k]]);
-        e.logprobs.push_back({{ids[at[k]], -0.5f * static_cast<float>(at[k]), 1}, {{ids[at[k]], -0.1f, 1}}});
+        e.logprobs.push_back(logprobs_of(ids[at[k]], at[k]));
       }
       ended[k] = at[k] == ids.size();
       if (ended[k]) e.finish = finish;
       answer.take(0, e, out);
     }
+  }
+
+  // Tokens of every kind in any order, with stop strings that they are likely to spell.
+  Script random_script(std::mt19937& random) const {
+    const std::vector<std::vector<Piece>> parts = {{X, "ab "},
+                                                   {X, "abc"},
+                                                   {"hello aa b"},
+                                                   {"c"},
+                                                   {T, "a plan b"},
+                                                   {E, M},
+                                                   {E, M, "name"},
+                                                   {J},
+                                                   {E, S},
+                                                   {R"({"name":"f","args":{"a":[1,"}"]}})"},
+                                                   {"\xC3\xBC\xF0\x9F\x98\x80"},
+                                                   {"ab"},
+                                                   {OTHER},
+                                                   {M, T, "  x  "},
+                                                   {"  "}};
+    Script s;
+    for (size_t i = 0; i < 1 + random() % 8; ++i) {
+      const std::vector<TokenId> ids = small_ids(*service_.tokenizer, parts[random() % parts.size()]);
+      s.ids.insert(s.ids.end(), ids.begin(), ids.end());
+    }
+    const std::vector<std::string> stops = {"b", "bc", "lo a", "c", "plan", "na", "\xC3\xBC", "ab ab"};
+    for (size_t i = random() % 3; i > 0; --i) s.stop.push_back(stops[random() % stops.size()]);
+    s.finish = random() % 2 ? FinishReason::kStop : FinishReason::kLength;
+    s.min_tokens = random() % 2 ? 0 : static_cast<int>(random() % 12);
+    s.stream_interval = 1 + static_cast<int>(random() % 5);
+    s.include_stop = random() % 4 == 0;
+    s.hide_reasoning = random() % 4 == 0;
+    return s;
+  }
+
+  std::unique_ptr<Answer> make_answer(bool chat, bool stream, const Script& s) const {
+    AnswerPlan p = plan(stream, s.stop);
+    p.options.sampling.n = 1;
+    p.options.sampling.min_tokens = s.min_tokens;
+    p.options.include_stop = s.include_stop;
+    p.options.stream_interval = s.stream_interval;
+    if (!chat) return std::make_unique<CompletionAnswer>(service_, std::move(p));
+    p.visible_logprobs_only = s.hide_reasoning;
+    OutputParserOptions o = parser(s.stop);
+    o.min_tokens = s.min_tokens;
+    o.include_stop_in_output = s.include_stop;
+    o.hide_reasoning = s.hide_reasoning;
+    return std::make_unique<ChatAnswer>(service_, std::move(p), std::move(o));
+  }
+
+  Seen run(bool chat, bool stream, const Script& s, Cut cut, std::mt19937& random) const {
+    const std::unique_ptr<Answer> answer = make_answer(chat, stream, s);
+    std::string frames;
+    for (size_t at = 0; at < s.ids.size();) {
+      const size_t most = cut == Cut::kOneByOne ? 1 : cut == Cut::kRandom ? 1 + random() % 16 : s.ids.size();
+      TokenEvent e;
+      for (; e.tokens.size() < most && at < s.ids.size(); ++at) {
+        e.tokens.push_back(s.ids[at]);
+        e.logprobs.push_back(logprobs_of(s.ids[at], at));
+      }
+      if (at == s.ids.size()) e.finish = s.finish;
+      answer->take(0, e, frames);
+    }
+    EXPECT_TRUE(answer->done());
+    EXPECT_TRUE(answer->sequence_done(0, 0));
+    if (stream) answer->end_stream(frames);
+    Seen seen = stream ? fold_stream(frames) : read_whole(answer->whole());
+    seen.prompt_ids = nullptr;  // a raw completion says them with each choice
+    return seen;
   }
 
   ServedModel model_;
@@ -197,6 +297,52 @@ TEST_F(Answers, a_stream_folds_to_the_whole_however_the_tokens_are_cut) {
   }
 }
 
+// The same tokens one by one, all at once and cut at random: text, ids, logprobs, usage and ends are the same.
+TEST_F(Answers, an_event_of_many_tokens_is_as_many_events_of_one) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 400; ++round) {
+    const Script script = random_script(random);
+    for (const bool chat : {true, false}) {
+      const Seen want = run(chat, false, script, Cut::kOneByOne, random);
+      EXPECT_EQ(want.choices.at(0).ids.size(), want.usage["completion_tokens"].get<size_t>());
+      for (const Cut cut : {Cut::kAllAtOnce, Cut::kRandom})
+        EXPECT_EQ(run(chat, false, script, cut, random), want) << script;
+      for (const Cut cut : {Cut::kOneByOne, Cut::kAllAtOnce, Cut::kRandom})
+        EXPECT_EQ(run(chat, true, script, cut, random), want) << script << " streamed";
+    }
+  }
+}
+
+TEST_F(Answers, a_stop_string_in_text_that_was_held_back_ends_the_counts_too) {
+  struct Case {
+    std::vector<Piece> pieces;
+    FinishReason finish;
+    const char *content, *finish_reason;
+    int64_t tokens;
+  };
+  const Case cases[] = {
+      {{X, "wxyz", E, S}, FinishReason::kStop, "w", "stop", 3},  // it could be the name of a tool until it ends
+      {{X, "wxyz"}, FinishReason::kLength, "w", "stop", 3},
+      {{X, "wxyz "}, FinishReason::kLength, "w", "stop", 3},
+      {{X, "wxyz", J, "{}", E, S}, FinishReason::kStop, "", "tool_calls", -1},  // a name, so no stop string
+      {{X, "wx", E, M, X, "yx", E, S}, FinishReason::kStop, "w", "stop", 3},
+  };
+  std::mt19937 random(5);
+  for (const Case& c : cases) {
+    const Script script{small_ids(*service_.tokenizer, c.pieces), {"x"}, c.finish, 0};
+    for (const bool stream : {false, true})
+      for (const Cut cut : {Cut::kOneByOne, Cut::kAllAtOnce, Cut::kRandom}) {
+        const Seen seen = run(true, stream, script, cut, random);
+        EXPECT_EQ(seen.choices.at(0).content, c.content) << script;
+        EXPECT_EQ(seen.choices.at(0).finish, c.finish_reason) << script;
+        const int64_t tokens = c.tokens > 0 ? c.tokens : std::ssize(script.ids);
+        EXPECT_EQ(seen.usage["completion_tokens"], tokens) << script;
+        EXPECT_EQ(std::ssize(seen.choices.at(0).ids), tokens) << script;
+        EXPECT_EQ(std::ssize(seen.choices.at(0).logprobs), tokens) << script;
+      }
+  }
+}
+
 TEST_F(Answers, usage_ends_with_the_token_that_completed_a_stop_string) {
   const std::vector<TokenId> ids = small_ids(*service_.tokenizer, {X, "x abcdef"});  // bytes: one token each
   AnswerPlan p = plan(false, {"cd"});
@@ -207,7 +353,7 @@ TEST_F(Answers, usage_ends_with_the_token_that_completed_a_stop_string) {
   std::string out;
   answer.take(0, e, out);
   EXPECT_TRUE(answer.done());
-  EXPECT_TRUE(answer.prompt_done(0));
+  EXPECT_TRUE(answer.sequence_done(0, 0));
   const Seen seen = read_whole(answer.whole());
   EXPECT_EQ(seen.choices.at(0).content, "x ab");
   EXPECT_EQ(seen.choices.at(0).stop_reason, "cd");

@@ -29,6 +29,7 @@ std::optional<HttpReply> GenerationReply::start(std::function<void()> wake) {
   for (Request& request : requests_) {
     Running r;
     r.num_unfinished = request.sampling.n;
+    r.open.assign(request.sampling.n, true);
     r.facts.n = request.sampling.n;
     r.facts.prompt_tokens = std::ssize(request.prompt);
     r.facts.max_tokens = request.sampling.max_tokens;
@@ -78,10 +79,9 @@ void GenerationReply::take(size_t prompt, TokenEvent& event, std::string& out) {
   }
   if (!error_.empty()) return;
   answer_->take(prompt, event, out);
-  if (r.num_unfinished > 0 && answer_->prompt_done(prompt)) {  // every sequence met a stop string
-    cancel(r);
-    observe_end(r, FinishReason::kStop);
-    r.num_unfinished = 0;
+  if (r.open[event.sequence] && answer_->sequence_done(prompt, event.sequence)) {  // it met a stop string
+    service_.engine->cancel(r.id, event.sequence);
+    close(r, event.sequence, FinishReason::kStop);
   }
 }
 
@@ -97,8 +97,12 @@ void GenerationReply::observe(Running& r, const TokenEvent& event) {
       service_.metrics->observe_inter_token(static_cast<double>(now_ns - r.last_token_ns) * 1e-9);
     if (!event.tokens.empty()) r.last_token_ns = now_ns;
   }
-  if (event.finish == FinishReason::kNone || r.num_unfinished == 0) return;
-  if (--r.num_unfinished == 0) observe_end(r, event.finish);
+  if (event.finish != FinishReason::kNone && r.open[event.sequence]) close(r, event.sequence, event.finish);
+}
+
+void GenerationReply::close(Running& r, int32_t sequence, FinishReason finish) {
+  r.open[sequence] = false;
+  if (--r.num_unfinished == 0) observe_end(r, finish);
 }
 
 void GenerationReply::observe_end(Running& r, FinishReason finish) {
@@ -107,13 +111,9 @@ void GenerationReply::observe_end(Running& r, FinishReason finish) {
   service_.metrics->observe_finished(r.facts);
 }
 
-void GenerationReply::cancel(Running& r) {
-  if (!std::exchange(r.cancelled, true)) service_.engine->cancel(r.id);
-}
-
 void GenerationReply::cancel_all() {
-  for (Running& r : running_)
-    if (r.num_unfinished > 0) cancel(r);
+  for (const Running& r : running_)
+    if (r.num_unfinished > 0) service_.engine->cancel(r.id);
 }
 
 // The other prompts and choices of the same call are of no use to anybody then.

@@ -31,16 +31,16 @@ class GenerationReply : public ReplySource {
   struct Running {
     uint64_t id = 0;
     std::shared_ptr<EventChannel> channel;
-    int64_t num_unfinished = 0;  // sequences the engine still works on
-    bool cancelled = false;
-    int64_t last_token_ns = 0;  // of sequence 0
+    std::vector<bool> open;      // the sequences the engine still works on
+    int64_t num_unfinished = 0;  // of them
+    int64_t last_token_ns = 0;   // of sequence 0
     FinishedRequest facts;
   };
   size_t channel_capacity(const SamplingParams& s) const;
   void take(size_t prompt, TokenEvent& event, std::string& out);
   void observe(Running& r, const TokenEvent& event);
+  void close(Running& r, int32_t sequence, FinishReason finish);
   void observe_end(Running& r, FinishReason finish);
-  void cancel(Running& r);
   void cancel_all();
   Progress fail(const std::string& message);
 

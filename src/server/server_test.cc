@@ -311,6 +311,29 @@ TEST(Server, stop_strings_end_the_text_and_the_work) {
   EXPECT_LT(server.stats().num_generation_tokens, 4000);
 }
 
+TEST(Server, a_choice_that_met_its_stop_string_gives_up_its_seat) {
+  TestServer server({.step_time = std::chrono::microseconds(1000)});
+  // Half of the choices say b and stop there; the others say y to the end.
+  const auto b = testing::ScriptNetwork::byte_id('b'), y = testing::ScriptNetwork::byte_id('y');
+  const Json body = {{"prompt", "a"},     {"n", 8},
+                     {"seed", 3},         {"allowed_token_ids", {b, y}},
+                     {"max_tokens", 300}, {"logit_bias", {{std::to_string(y), 8}}},
+                     {"stop", "b"}};
+  HttpAnswer answer;
+  std::thread asking([&] { answer = server.post("/v1/completions", body); });
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running > 0 && server.stats().num_running < 8; }));
+  asking.join();
+  const Json json = *parse_json(answer.body);
+  int64_t stopped = 0;
+  for (const Json& choice : json["choices"]) stopped += choice["stop_reason"] == "b";
+  EXPECT_GT(stopped, 0);
+  EXPECT_LT(stopped, 8);
+  EXPECT_EQ(json["usage"]["completion_tokens"], stopped + (8 - stopped) * 300);
+  EXPECT_LT(server.stats().num_generation_tokens, 8 * 300);
+  EXPECT_TRUE(eventually([&] { return server.stats().num_running == 0; }));
+  EXPECT_THAT(server.get("/metrics").body, HasSubstr("finished_reason=\"length\",model_name=\"script\"} 1"));
+}
+
 TEST(Server, a_stop_token_is_named_and_the_end_of_turn_is_not) {
   TestServer server;
   const Json stop = *parse_json(

@@ -20,7 +20,7 @@ class TextStage {
   virtual std::vector<Delta> push(std::span<const TokenId> ids) = 0;
   virtual std::vector<Delta> finish(FinishCause cause) = 0;
   virtual std::optional<std::string> stopped() const = 0;
-  virtual int num_tokens_consumed() const = 0;  // meaningful once stopped
+  virtual int num_tokens_settled() const = 0;  // ids that belong to the answer whatever follows
   virtual int num_reasoning_tokens() const { return 0; }
   virtual bool any_tool_call() const { return false; }
   virtual bool in_reasoning() const { return false; }  // after the last id
@@ -34,7 +34,7 @@ class ChatStage : public TextStage {
   std::vector<Delta> push(std::span<const TokenId> ids) override { return parser_.push(ids); }
   std::vector<Delta> finish(FinishCause cause) override { return parser_.finish(cause); }
   std::optional<std::string> stopped() const override { return parser_.stopped(); }
-  int num_tokens_consumed() const override { return parser_.num_tokens_consumed(); }
+  int num_tokens_settled() const override { return parser_.num_tokens_settled(); }
   int num_reasoning_tokens() const override { return parser_.num_reasoning_tokens(); }
   bool any_tool_call() const override { return parser_.any_tool_call(); }
   bool in_reasoning() const override { return parser_.in_reasoning(); }
@@ -51,7 +51,7 @@ class PlainStage : public TextStage {
   std::vector<Delta> push(std::span<const TokenId> ids) override;
   std::vector<Delta> finish(FinishCause cause) override;
   std::optional<std::string> stopped() const override;
-  int num_tokens_consumed() const override { return num_tokens_; }
+  int num_tokens_settled() const override { return num_tokens_; }
 
  private:
   Detokenizer detokenizer_;

@@ -225,7 +225,10 @@ std::optional<std::string> OutputParser::stopped() const {
   return stops_.match()->stop;
 }
 
-int OutputParser::num_tokens_consumed() const { return stops_.match() ? stops_.match()->token_number : num_tokens_; }
+int OutputParser::num_tokens_settled() const {
+  if (stops_.match()) return stops_.match()->token_number;
+  return held_.empty() ? num_tokens_ : held_.front().token_number - 1;
+}
 
 int OutputParser::num_reasoning_tokens() const {
   return options_.parse_reasoning && !options_.hide_reasoning ? num_reasoning_ : 0;

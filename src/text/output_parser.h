@@ -53,7 +53,9 @@ class OutputParser {
   std::vector<Delta> finish(FinishCause cause);
 
   std::optional<std::string> stopped() const;  // the stop string that ended the text
-  int num_tokens_consumed() const;             // ids up to and including the one that completed the stop string
+  // Ids that belong to the answer whatever follows: up to the one that completed a stop string; and while text is held
+  // back, those before it, as a stop string may still be found in it.
+  int num_tokens_settled() const;
   int num_reasoning_tokens() const;
   bool in_reasoning() const { return state_ == State::kThink; }  // after the last id
   bool any_tool_call() const { return num_good_calls_ > 0; }

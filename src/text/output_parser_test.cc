@@ -57,7 +57,7 @@ class Parser : public testing::Test {
     for (const ToolCall& call : message.tool_calls) answer.want.calls.push_back(call.name + "(" + call.arguments + ")");
     answer.finish_reason = finish_reason(cause, parser.any_tool_call());
     answer.num_reasoning = parser.num_reasoning_tokens();
-    answer.num_consumed = parser.num_tokens_consumed();
+    answer.num_consumed = parser.num_tokens_settled();
     answer.num_errors = parser.num_tool_parse_errors();
     return answer;
   }
