@@ -63,6 +63,19 @@ std::vector<Series> make_series(const std::vector<Sample>& samples) {
 
 }  // namespace
 
+int64_t peak_tokens_per_second(const std::vector<Sample>& samples, std::chrono::steady_clock::time_point begin) {
+  std::map<int64_t, double> tokens_in_second;
+  double peak = 0;
+  for (const Sample& s : samples) {
+    const double tokens_per_chunk = static_cast<double>(s.output_tokens) / static_cast<double>(s.itl_s.size() + 1);
+    double at_s = std::chrono::duration<double>(s.begin - begin).count() + s.ttft_s;
+    const auto count = [&] { peak = std::max(peak, tokens_in_second[static_cast<int64_t>(at_s)] += tokens_per_chunk); };
+    count();
+    for (const double gap_s : s.itl_s) at_s += gap_s, count();
+  }
+  return std::llround(peak);
+}
+
 // "ttft:500 tpot:50", in ms: how many requests kept all of them.
 Result<int64_t> count_good(const BenchServeOptions& o, const std::vector<Sample>& samples) {
   std::map<std::string, double> bounds_ms;

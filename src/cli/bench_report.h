@@ -33,7 +33,7 @@ struct BenchServeOptions {
 struct Sample {
   std::chrono::steady_clock::time_point begin, last;
   double ttft_s = -1, latency_s = 0;
-  std::vector<double> itl_s;
+  std::vector<double> itl_s;  // gaps between chunks, each of one or more tokens
   int64_t input_tokens = 0, output_tokens = 0;
   std::string text, error;
   bool ok() const { return error.empty(); }
@@ -48,6 +48,9 @@ struct LoadFacts {
   int64_t most_open = 0;          // requests at once
   int64_t peak_tokens_per_s = 0;  // in any second
 };
+
+// Output tokens of the busiest second since `begin`. A request's tokens are spread evenly over its chunks.
+int64_t peak_tokens_per_second(const std::vector<Sample>& samples, std::chrono::steady_clock::time_point begin);
 
 // How many requests kept every bound of --goodput.
 Result<int64_t> count_good(const BenchServeOptions& o, const std::vector<Sample>& samples);

@@ -1,7 +1,6 @@
 // nib bench serve: sends a load to a server and prints what `vllm bench serve` prints.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
 #include <thread>
 #include <utility>
@@ -82,11 +81,7 @@ class Bench {
   }
 
   const std::vector<Sample>& samples() const { return samples_; }
-  LoadFacts facts() const {
-    int64_t peak = 0;
-    for (const auto& [second, count] : tokens_in_second_) peak = std::max(peak, count);
-    return {duration_s_, most_open_, peak};
-  }
+  LoadFacts facts() const { return {duration_s_, most_open_, peak_tokens_per_second(samples_, begin_)}; }
 
  private:
   // Lets the next request arrive and plans the one after it: gaps are gamma distributed (burstiness 1: exponential).
@@ -150,7 +145,6 @@ class Bench {
     s.last = now;
     s.latency_s = seconds(now - s.begin);
     s.text += text;
-    ++tokens_in_second_[static_cast<int64_t>(seconds(now - begin_))];
   }
 
   void finish(Sample& s, const Status& status) {
@@ -170,7 +164,6 @@ class Bench {
   double duration_s_ = 0;
   size_t arrived_ = 0, started_ = 0;
   int64_t num_open_ = 0, most_open_ = 0;
-  std::map<int64_t, int64_t> tokens_in_second_;
 };
 
 // ---- the command ----
