@@ -44,7 +44,10 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return put(value); }
   bool number_integer(int64_t value) override { return put(value); }
   bool number_unsigned(uint64_t value) override { return put(value); }
-  bool number_float(double value, const std::string&) override { return put(value); }
+  bool number_float(double value, const std::string& digits) override {
+    if (digits.find_first_of(".eE") != std::string::npos) return put(value);
+    return put(Json::binary({digits.begin(), digits.end()}));
+  }
   bool string(std::string& value) override { return put(std::move(value)); }
   bool binary(Json::binary_t&) override { return false; }
   bool start_object(size_t) override { return open(Json::object()); }
@@ -111,6 +114,13 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
 };
 
 }  // namespace
+
+// JSON text has no binary values, so that one of a parsed tree is an integer.
+std::string_view big_integer(const Json& value) {
+  if (!value.is_binary()) return {};
+  const Json::binary_t& digits = value.get_binary();
+  return {reinterpret_cast<const char*>(digits.data()), digits.size()};
+}
 
 Result<Json> parse_json(std::string_view text, int max_depth) {
   if (const int depth = nesting_depth(text); depth > max_depth)

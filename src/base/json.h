@@ -13,6 +13,9 @@ namespace nib {
 
 using Json = nlohmann::ordered_json;
 
+// The digits of an integer beyond 64 bits: parse_json keeps them, as no number type of a tree could. Else empty.
+std::string_view big_integer(const Json& value);
+
 // Rejects bad syntax, invalid UTF-8, lone surrogates; nesting deeper than max_depth is an error
 // found before any tree is built, so hostile input costs linear time and bounded stack.
 Result<Json> parse_json(std::string_view text, int max_depth = 128);

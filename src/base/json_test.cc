@@ -18,6 +18,16 @@ TEST(ParseJson, AKeyThatComesAgainKeepsItsPlaceAndTakesTheLastValue) {
   EXPECT_EQ(parse_json(R"({"a":1,"b":2,"a":3,"c":4,"b":[5],"a":6})")->dump(), R"({"a":6,"b":[5],"c":4})");
 }
 
+TEST(ParseJson, AnIntegerBeyond64BitsKeepsItsDigits) {
+  for (const char* digits : {"18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"}) {
+    const Result<Json> json = parse_json(fmt::format("[{}]", digits));
+    ASSERT_TRUE(json.ok()) << digits;
+    EXPECT_EQ(big_integer(json->at(0)), digits);
+  }
+  for (const char* other : {"18446744073709551615", "-9223372036854775808", "1e30", "100000000000000000000.0", "\"1\""})
+    EXPECT_EQ(big_integer(*parse_json(other)), "") << other;
+}
+
 TEST(ParseJson, WrongTextIsAnErrorOfOneSentence) {
   for (const char* text :
        {"", "{", "[1,]", "{\"a\"}", "nul", "1 2", "\"\xFF\"", R"("\ud800")", "1e999", "NaN", "'a'"}) {

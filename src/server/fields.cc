@@ -1,6 +1,7 @@
 #include "server/fields.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "server/errors.h"
@@ -16,6 +17,7 @@ constexpr size_t kMostInputBytes = 200;  // of a wrong value that is shown back
 std::string shown(const Json& value) {
   if (value.is_array()) return fmt::format("a list of {}", value.size());
   if (value.is_object()) return fmt::format("an object of {}", value.size());
+  if (value.is_binary()) return std::string(big_integer(value));
   std::string text =
       value.is_string() ? dump_json(value.get_ref<const std::string&>().substr(0, kMostInputBytes)) : dump_json(value);
   return text;
@@ -96,6 +98,7 @@ std::optional<double> Fields::number(std::string_view name) {
   const Json* v = find(name);
   if (!v) return std::nullopt;
   if (v->is_number() && std::isfinite(v->get<double>())) return v->get<double>();
+  if (v->is_binary()) return std::strtod(std::string(big_integer(*v)).c_str(), nullptr);
   mistake(name, "input should be a number", v);
   return std::nullopt;
 }

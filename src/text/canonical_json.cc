@@ -56,6 +56,8 @@ void append(const Json& value, std::string& out) {
     out += quoted(value.get_ref<const std::string&>());
   } else if (value.is_number_float()) {
     out += python_float(value.get<double>());
+  } else if (value.is_binary()) {
+    out += big_integer(value);
   } else {
     out += value.dump();
   }

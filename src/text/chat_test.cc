@@ -12,7 +12,7 @@ using testing::HasSubstr;
 class Chat : public testing::Test {
  protected:
   Result<RenderedPrompt> render(const std::string& request, const ChatOptions& options = {}) const {
-    return render_chat(*tokenizer_, format_, Json::parse(request), options);
+    return render_chat(*tokenizer_, format_, *parse_json(request), options);
   }
   // The text, after a check that the ids say the same.
   std::string text_of(const std::string& request, const ChatOptions& options = {}) const {
@@ -178,6 +178,12 @@ TEST_F(Chat, ContentDecidesTheBlocks) {
       {R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":" "}},{"function":{"name":"g"}}]})",
        R"(<|message_model|>f<|content_invoke_tool_json|>{"name":"f","args":{}}<|end_message|>)"
        R"(<|message_model|>g<|content_invoke_tool_json|>{"name":"g","args":{}}<|end_message|><|content_model_end_sampling|>)"},
+      // an integer beyond 64 bits keeps its digits, in a string of arguments and in an object
+      {R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"id\":123456789012345678901234567890}"}},
+           {"function":{"name":"g","arguments":{"id":[-18446744073709551616]}}}]})",
+       R"(<|message_model|>f<|content_invoke_tool_json|>{"name":"f","args":{"id":123456789012345678901234567890}})"
+       R"(<|end_message|><|message_model|>g<|content_invoke_tool_json|>{"name":"g","args":{"id":[-18446744073709551616]}})"
+       R"(<|end_message|><|content_model_end_sampling|>)"},
       {R"({"role":"tool","tool_call_id":"nobody","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]})",
        "<|message_tool|><|content_text|>ab<|end_message|>"},
       {R"({"role":"tool","name":"f","content":""})", "<|message_tool|>f<|content_text|><|end_message|>"},

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "text/canonical_json.h"
 #include "text/request_fields.h"
 
 namespace nib {
@@ -27,7 +28,8 @@ Result<Effort> effort_of(const Json& value) {
   if (value.is_number()) {
     const double effort = value.get<double>();
     if (!(effort >= 0 && effort <= kHighest))
-      return invalid_param("reasoning_effort", "reasoning_effort must be in [0.0, 0.99], got {}", value.dump());
+      return invalid_param("reasoning_effort", "reasoning_effort must be in [0.0, 0.99], got {}",
+                           canonical_json(value));
     return Effort(effort);
   }
   for (const auto& [name, effort] : kNames)
@@ -47,7 +49,7 @@ Result<Effort> read_effort(const Json& request, const Json& default_template_kwa
       return invalid_param("reasoning_effort",
                            "reasoning_effort must be none, minimal, low, medium, high, xhigh, max or a number in "
                            "[0.0, 0.99], got {}",
-                           value.dump());
+                           canonical_json(value));
     return effort;
   }
   for (const Json* source : {&kwargs, &default_template_kwargs}) {
