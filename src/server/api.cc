@@ -35,6 +35,12 @@ bool matches(const Route& route, std::string_view path) {
                                    : path == route.path;
 }
 
+std::string join(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& p : parts) out += (out.empty() ? "" : ", ") + p;
+  return out;
+}
+
 const Route* find_route(std::string_view method, std::string_view path) {
   for (const Route& r : kRoutes)
     if (r.method == method && matches(r, path)) return &r;
@@ -43,6 +49,15 @@ const Route* find_route(std::string_view method, std::string_view path) {
 
 bool is_known_path(std::string_view path) {
   return std::any_of(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return matches(r, path); });
+}
+
+HttpReply method_not_allowed(std::string_view path) {
+  std::vector<std::string> methods;
+  for (const Route& r : kRoutes)
+    if (matches(r, path)) methods.emplace_back(r.method);
+  HttpReply reply = http_error(405, "Method Not Allowed", "Method Not Allowed");
+  reply.headers.push_back({"Allow", join(methods)});
+  return reply;
 }
 
 // Paths that are not ours are one label, or anybody could fill the memory with labels.
@@ -61,12 +76,6 @@ bool is_json(std::string_view content_type) {
 
 // /ping takes a body of any kind, or none.
 bool needs_json(const HttpRequest& head) { return head.method == "POST" && head.path != "/ping"; }
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& p : parts) out += (out.empty() ? "" : ", ") + p;
-  return out;
-}
 
 }  // namespace
 
@@ -92,7 +101,7 @@ std::optional<HttpReply> Api::check_head(const HttpRequest& head) const {
   else if (!is_known_path(head.path))
     reply = http_error(404, "Not Found", "Not Found");
   else if (!find_route(head.method, head.path))
-    reply = http_error(405, "Method Not Allowed", "Method Not Allowed");
+    reply = method_not_allowed(head.path);
   else if (needs_json(head) && !is_json(head.header("content-type")))
     reply = http_error(415, "Unsupported Media Type",
                        "Unsupported Media Type: only 'application/json' is allowed as Content-Type");

@@ -204,6 +204,21 @@ TEST(Server, what_is_no_proper_request_gets_its_code_and_ends_only_its_connectio
   EXPECT_EQ(server.get("/health").status, 200);
 }
 
+TEST(Server, a_wrong_method_is_told_the_right_ones) {
+  TestServer server;
+  struct Case {
+    const char *method, *path, *allow;
+  };
+  const Case cases[] = {
+      {"GET", "/v1/chat/completions", "POST"}, {"DELETE", "/v1/models", "GET"}, {"PUT", "/v1/models/some/name", "GET"},
+      {"DELETE", "/ping", "GET, POST"},        {"POST", "/health", "GET"},      {"OPTIONS", "/v1/completions", "POST"}};
+  for (const Case& c : cases) {
+    const HttpAnswer answer = *server.client().send(c.method, c.path);
+    EXPECT_EQ(answer.status, 405) << c.path;
+    EXPECT_THAT(answer.headers, ::testing::Contains(std::pair<std::string, std::string>("allow", c.allow))) << c.path;
+  }
+}
+
 TEST(Server, a_body_of_unknown_length_is_never_read_as_the_next_request) {
   TestServer server;
   RawClient client(server.port());
