@@ -1,4 +1,6 @@
 // nib debug quantize: encodes one matrix in a small number format.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -44,7 +46,12 @@ Result<std::vector<float>> read_f32(const Checkpoint& file, const std::string& n
                    shape_text(t->shape), shape_text(shape));
   std::vector<float> values(t->bytes / sizeof(float));
   std::memcpy(values.data(), file.data(*t).data(), t->bytes);
-  return values;
+  const auto bad = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+  if (bad == values.end()) return values;
+  const int64_t at = bad - values.begin(), width = shape.back();
+  const std::string index =
+      shape.size() == 1 ? fmt::format("[{}]", at) : fmt::format("[{}, {}]", at / width, at % width);
+  return invalid("{}: {} is {} at {}; only finite numbers can be quantized", file.shard_name(*t), name, *bad, index);
 }
 
 Status run(const Options& o) {
