@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/number_checks.h"
+#include "cli/size_value.h"
 
 namespace nib::cli {
 
@@ -48,8 +49,15 @@ void add_plan_command(CLI::App& app, const std::filesystem::path& hf_home, Exit&
       ->check(CLI::Range(1, 1024));
   command
       ->add_option("--max-model-len", o->plan.max_model_len,
-                   "Tokens of a sequence, a plain number; the model's limit if not given")
-      ->check(positive_number());
+                   "Tokens of a sequence, such as 4096, 64k (64,000) or 1M (1,048,576); auto, -1 or not given: the "
+                   "model's limit")
+      ->transform(CLI::Validator(
+          [](std::string& text) {
+            const Result<int64_t> tokens = model_len_value("--max-model-len", text);
+            if (tokens.ok()) text = std::to_string(*tokens);
+            return tokens.ok() ? std::string() : tokens.status().message();
+          },
+          ""));
   command->add_option("--max-num-seqs", o->plan.max_num_seqs, "Sequences at once, all of full length (1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
   command->add_option("--max-num-batched-tokens", o->plan.max_num_batched_tokens, "Rows a step (2048)")

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+
+#include "cli/size_value.h"
 
 namespace nib::cli {
 
@@ -25,28 +26,6 @@ Status ignore(ServeOptions& o, const Flag& f, const std::string&) {
 namespace {
 
 // ---- values ----
-
-constexpr int64_t kMost = INT64_C(1) << 53;
-
-// 64k = 64,000; 64K = 65,536; so for m M g G. Small letters allow 1.5m.
-Result<int64_t> size_value(std::string_view flag, const std::string& text, int64_t least, int64_t most = kMost) {
-  double unit = 1;
-  std::string number = text;
-  constexpr std::string_view kUnits = "kKmMgGtT";
-  if (const size_t at = number.empty() ? std::string::npos : kUnits.find(number.back()); at != std::string::npos) {
-    unit = std::pow(at % 2 == 0 ? 1000.0 : 1024.0, static_cast<double>(at / 2 + 1));
-    number.pop_back();
-  }
-  double value = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  value *= unit;
-  if (error != std::errc() || end != number.data() + number.size() || !(std::abs(value) <= 1e18) ||
-      value != std::floor(value))
-    return invalid("{} {}: a whole number is expected, such as 4096, 64k or 1M", flag, text);
-  if (value < static_cast<double>(least) || value > static_cast<double>(most))
-    return invalid("{} {}: a number from {} to {} is expected", flag, text, least, most);
-  return static_cast<int64_t>(value);
-}
 
 Result<double> number_value(std::string_view flag, const std::string& text, double least, double most) {
   double value = 0;
@@ -120,8 +99,7 @@ Status set_model(ServeOptions& o, const Flag& f, const std::string& value) {
 }
 
 Status set_max_model_len(ServeOptions& o, const Flag& f, const std::string& value) {
-  if (value == "auto" || value == "-1") return {};
-  NIB_ASSIGN(o.engine.max_model_len, size_value(f.name, value, 1));
+  NIB_ASSIGN(o.engine.max_model_len, model_len_value(f.name, value));
   return {};
 }
 
@@ -202,7 +180,7 @@ const Flag kFlags[] = {
     {"--max-model-len", "", kValue, set_max_model_len, "tokens of prompt and output: 4096, 64k, 1M, auto"},
     {"--seed", "", kValue,
      [](ServeOptions& o, const Flag& f, const std::string& v) {
-       NIB_ASSIGN(o.engine.seed, size_value(f.name, v, -kMost));
+       NIB_ASSIGN(o.engine.seed, size_value(f.name, v, -kMostSize));
        return Status();
      },
      "seed of requests that bring none"},
