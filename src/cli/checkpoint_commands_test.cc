@@ -1,10 +1,13 @@
 // plan, inspect, check and debug quantize as a user runs them: output, files and exit codes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "cli/commands.h"
 #include "cli/number_checks.h"
@@ -15,6 +18,7 @@ namespace nib::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const fs::path kSource = NIB_SOURCE_DIR;
@@ -56,6 +60,20 @@ TEST(PlanCommand, PrintsTheRankOfInkling2Small) {
   EXPECT_EQ(parse_json(json.out)->at("cache").at("full_bytes_per_token"), 32768);
 }
 
+TEST(PlanCommand, TakesLengthsAsServeDoes) {
+  const std::string config = (kSource / "configs/inkling-2-small.json").string();
+  struct Case {
+    const char* given;
+    int64_t tokens;
+  };
+  for (const Case& c : {Case{"4096", 4096}, Case{"64k", 64'000}, Case{"64K", 65'536}, Case{"1M", 1 << 20},
+                        Case{"0.5m", 500'000}, Case{"auto", 1 << 20}, Case{"-1", 1 << 20}}) {
+    const Outcome run = nib({"plan", config, "--json", fmt::format("--max-model-len={}", c.given)});
+    ASSERT_EQ(run.code, 0) << run.error;
+    EXPECT_EQ(parse_json(run.out)->at("max_model_len"), c.tokens) << c.given;
+  }
+}
+
 TEST(Commands, BadUseAndBadInputEndInOneSentence) {
   const std::string config = (kSource / "configs/inkling-2-small.json").string();
   struct Case {
@@ -69,6 +87,8 @@ TEST(Commands, BadUseAndBadInputEndInOneSentence) {
       {{"plan", config, "--tensor-parallel-size", "3"}, 1, "nib plan: --tensor-parallel-size 3 does not divide"},
       {{"plan", config, "--bandwidth", "nan"}, 2, ""},
       {{"plan", config, "--max-model-len", "0"}, 2, ""},
+      {{"plan", config, "--max-model-len", "64q"}, 2, ""},
+      {{"plan", config, "--max-model-len", "-2"}, 2, ""},
       {{"plan", "org/model"}, 1, "nib plan: org/model: neither a folder nor in the Hugging Face cache"},
       {{"inspect", "nowhere"}, 1, "nib inspect: nowhere: no such folder"},
       {{"check", (kSource / "configs").string()}, 1, "config.json: cannot be read"},
@@ -116,6 +136,44 @@ TEST(CheckCommand, PassesAHealthyCheckpointAndFailsADamagedOne) {
   EXPECT_EQ(run.code, 1);
   EXPECT_THAT(run.out,
               HasSubstr("problem: model.safetensors: model.llm.layers.3.mlp.experts.w2_weight_scale holds a NaN"));
+}
+
+// What cannot be mapped is refused before it is opened: a pipe would never end.
+TEST(CheckCommand, NamesAShardThatIsNoFile) {
+  struct Case {
+    const char* name;
+    std::function<void(const fs::path&)> make;
+    const char* error;
+  };
+  const Case cases[] = {
+      {"a pipe", [](const fs::path& p) { ASSERT_EQ(::mkfifo(p.c_str(), 0600), 0); }, "it is a pipe, a socket or a"},
+      {"a folder", [](const fs::path& p) { fs::create_directory(p); }, "it is a folder, not a file"},
+      {"a device", [](const fs::path& p) { fs::create_symlink("/dev/zero", p); }, "it is a pipe, a socket or a device"},
+      {"a link to itself", [](const fs::path& p) { fs::create_symlink(p, p); }, "model-00002-of-00003.safetensors"},
+  };
+  for (const char* file : {"model-00002-of-00003.safetensors", "config.json", "model.safetensors.index.json"})
+    for (const Case& c : cases) {
+      TempFolder temp;
+      ASSERT_TRUE(make_tiny_checkpoint({.num_shards = 3}, temp.path()).ok());
+      ASSERT_TRUE(fs::remove(temp.path() / file));
+      c.make(temp.path() / file);
+      const Outcome run = nib({"check", temp.path().string()});
+      EXPECT_EQ(run.code, 1) << file << " is " << c.name;
+      if (std::string_view(c.name) != "a link to itself") {
+        EXPECT_THAT(run.error, AllOf(HasSubstr(file), HasSubstr(c.error)));
+      }
+      EXPECT_EQ(std::count(run.error.begin(), run.error.end(), '\n'), 1) << run.error;
+    }
+}
+
+TEST(Commands, AFileInsteadOfItsFolderIsNamedWithTheFolder) {
+  TempFolder temp;
+  ASSERT_TRUE(make_tiny_checkpoint({}, temp.path()).ok());
+  for (const char* file : {"config.json", "model.safetensors"})
+    EXPECT_THAT(nib({"check", temp.path() / file}).error,
+                HasSubstr(fmt::format("{}: is no folder; MODEL is the folder that holds config.json, tokenizer and "
+                                      "weights: give {} if it does",
+                                      (temp.path() / file).string(), temp.path().string())));
 }
 
 // ------------------------------------------------------------------------------------------------ debug quantize
@@ -175,6 +233,28 @@ TEST(QuantizeCommand, WritesTheVectorsOfFourOverSix) {
   EXPECT_EQ(hex(bytes("scales")), scales);
   EXPECT_EQ(float_hex(bytes("dequantized")), dequantized);
   EXPECT_EQ(float_hex(bytes("global_scale")), outer);
+}
+
+TEST(QuantizeCommand, RefusesWhatIsNoFiniteNumberByItsPlace) {
+  TempFolder temp;
+  const std::string in = temp.path() / "in", out = temp.path() / "out";
+  const float nan = NAN, infinity = INFINITY;
+  struct Case {
+    float x, amax;
+    const char* error;
+  };
+  for (const Case& c : {Case{nan, 1, "in: x is nan at [1, 5]"}, Case{-infinity, 1, "in: x is -inf at [1, 5]"},
+                        Case{1, infinity, "in: amax is inf at [2]"}})
+    for (const char* format : {"nvfp4", "mxfp8"}) {
+      if (std::string_view(format) == "mxfp8" && c.x == 1) continue;  // reads no amax
+      std::vector<float> x(3 * 32, 0.5f), amax = {1, 1, c.amax};
+      x[32 + 5] = x[32 + 9] = c.x;
+      ASSERT_TRUE(write_safetensors(in, std::vector{f32("x", {3, 32}, x), f32("amax", {3}, amax)}).ok());
+      const Outcome run = nib({"debug", "quantize", "--format", format, "--in", in, "--out", out});
+      EXPECT_EQ(run.code, 1);
+      EXPECT_THAT(run.error, HasSubstr(c.error)) << format;
+      EXPECT_FALSE(fs::exists(out));
+    }
 }
 
 TEST(QuantizeCommand, ComputesMissingMaximaAndShapesItsOutput) {

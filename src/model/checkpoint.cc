@@ -8,6 +8,8 @@
 #include <iterator>
 #include <set>
 
+#include "base/file.h"
+
 namespace nib {
 
 namespace fs = std::filesystem;
@@ -58,10 +60,7 @@ Result<std::set<std::string>> shard_files(const Json& weight_map) {
 }  // namespace
 
 Result<Json> read_json_file(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::error_code error;
-  if (!in || !fs::is_regular_file(file, error))
-    return Status(Code::kNotFound, fmt::format("{}: cannot be read", file.string()));
+  NIB_ASSIGN(std::ifstream in, open_regular_file(file));
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   Result<Json> json = parse_json(text);
   if (!json.ok()) return invalid("{}: {}", file.filename().string(), json.status().message());
@@ -156,6 +155,12 @@ Result<fs::path> find_model(const std::string& model, const fs::path& hf_home) {
   const size_t slash = model.find('/');
   const bool hub_id = slash != std::string::npos && slash > 0 && slash + 1 < model.size() && model.front() != '.' &&
                       model.front() != '~' && model.find('/', slash + 1) == std::string::npos;
+  if (fs::exists(model, error))
+    return Status(
+        Code::kNotFound,
+        fmt::format("{}: is no folder; MODEL is the folder that holds config.json, tokenizer and weights: give "
+                    "{} if it does",
+                    model, fs::absolute(model, error).parent_path().string()));
   if (!hub_id) return Status(Code::kNotFound, fmt::format("{}: no such folder", model));
 
   const fs::path repo = hf_home / "hub" / ("models--" + model.substr(0, slash) + "--" + model.substr(slash + 1));

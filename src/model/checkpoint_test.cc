@@ -76,6 +76,9 @@ TEST(Checkpoint, ABrokenFileIsNamed) {
       {length(2) + "{}", "opens"},
       {length(54) + R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})" + "1234567",
        "a takes bytes 0 to 8 of 7; the file is truncated"},
+      {length(54) + R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})" + "123456789",
+       "model.safetensors: its tensors end at byte 70, but the file is 71 bytes long"},
+      {length(2) + "{}" + "more", "its tensors end at byte 10, but the file is 14 bytes long"},
   };
   for (const Case& c : cases) {
     TempFolder temp;

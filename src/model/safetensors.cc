@@ -5,6 +5,7 @@
 #include <fstream>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "base/json.h"
 
 namespace nib {
@@ -132,11 +133,10 @@ Result<std::vector<TensorInfo>> parse_safetensors_header(std::string_view header
 
 Result<std::vector<TensorInfo>> read_safetensors_header(const std::filesystem::path& file) {
   const std::string shown = file.filename().string();
+  NIB_ASSIGN(std::ifstream in, open_regular_file(file));
   std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(file, error);
-  const auto size = regular ? std::filesystem::file_size(file, error) : 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!regular || error || !in) return Status(Code::kNotFound, fmt::format("{}: cannot be read", file.string()));
+  const auto size = std::filesystem::file_size(file, error);
+  if (error) return Status(Code::kNotFound, fmt::format("{}: cannot be read: {}", file.string(), error.message()));
 
   uint64_t length = 0;  // x86 and arm64 Linux are little endian, as the format is
   if (size < sizeof length || !in.read(reinterpret_cast<char*>(&length), sizeof length))
@@ -148,7 +148,12 @@ Result<std::vector<TensorInfo>> read_safetensors_header(const std::filesystem::p
   if (!in.read(header.data(), static_cast<std::streamsize>(length)))
     return invalid("{}: the header cannot be read", shown);
   const int64_t begin = static_cast<int64_t>(sizeof length + length);
-  return parse_safetensors_header(header, begin, static_cast<int64_t>(size) - begin, shown);
+  NIB_ASSIGN(std::vector<TensorInfo> tensors,
+             parse_safetensors_header(header, begin, static_cast<int64_t>(size) - begin, shown));
+  int64_t end = begin;
+  for (const TensorInfo& t : tensors) end = std::max(end, t.offset + t.bytes);
+  if (end == static_cast<int64_t>(size)) return tensors;
+  return invalid("{}: its tensors end at byte {}, but the file is {} bytes long; download it again", shown, end, size);
 }
 
 Status write_safetensors(const std::filesystem::path& file, std::span<const OutTensor> tensors) {

@@ -36,7 +36,8 @@ inline constexpr int64_t kMaxHeaderBytes = 100'000'000;
 Result<std::vector<TensorInfo>> parse_safetensors_header(std::string_view header, int64_t data_begin,
                                                          int64_t data_bytes, const std::string& file);
 
-// The same for a file on disk; also checks the header length against the file's size.
+// The same for a file on disk; also checks the header length against the file's size, and that nothing follows the
+// last tensor.
 Result<std::vector<TensorInfo>> read_safetensors_header(const std::filesystem::path& file);
 
 // One tensor to write: debug outputs, tests.
