@@ -27,7 +27,6 @@ void read_object(const Json& object, DeclaredPrecision& d) {
   for (const auto& [module, settings] : object["quantized_layers"].items()) {
     if (!settings.is_object()) continue;
     d.modules[module] = text(settings, "quant_algo");
-    if (settings.contains("block_size") && settings["block_size"] == Json({32, 32})) d.square_grid = true;
   }
 }
 
@@ -84,10 +83,6 @@ Result<DeclaredPrecision> DeclaredPrecision::load(const fs::path& folder_or_file
 
 std::vector<std::string> cross_check(const DeclaredPrecision& declared, const Binding& binding) {
   std::vector<std::string> warnings;
-  if (declared.square_grid)
-    warnings.push_back(
-        "the checkpoint declares MXFP8 scales on a grid of [32, 32]; they are read as stored, one per 32 "
-        "input channels of a row");
   if (declared.default_algo.empty()) return warnings;
   int64_t differing = 0;
   std::string first;

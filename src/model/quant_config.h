@@ -19,7 +19,6 @@ struct DeclaredPrecision {
   std::string default_algo;                    // "NVFP4", "MXFP8", "MIXED_PRECISION", ... or empty
   std::map<std::string, std::string> modules;  // "model.llm.layers.3.mlp.experts" -> "NVFP4"
   std::vector<std::string> excluded;           // modules at full precision, by name
-  bool square_grid = false;                    // an MXFP8 grid of [32, 32] is declared
 
   // Format of the experts of a layer; kBF16 where nothing is declared.
   WeightFormat experts_format(int64_t layer) const;
