@@ -43,6 +43,14 @@ struct EngineStats {
                                                               512, 1024, 2048, 4096, 8192, 16384};
   std::array<int64_t, kStepRowsBounds.size() + 1> steps_by_rows{};
   int64_t num_step_rows = 0;  // their sum
+
+  // Speculation. A draft that stands behind the end of an answer was not judged and is not counted.
+  static constexpr int64_t kMaxDrafts = 16;
+  int64_t num_drafts = 0;  // verifications with at least one draft token
+  int64_t num_draft_tokens = 0, num_accepted_tokens = 0;
+  std::array<int64_t, kMaxDrafts> accepted_per_position{};
+  int64_t num_draft_pauses = 0;    // of one sequence: drafting cost more than it gave
+  int64_t num_draft_failures = 0;  // sequences whose drafter produced a NaN
 };
 
 class Engine {

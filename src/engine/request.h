@@ -66,7 +66,9 @@ struct TokenEvent {
   std::optional<int32_t> stop_token;  // the stop_token_ids entry that ended it; empty for EOS
   std::string error;                  // kError: one sentence for the client
   int64_t num_cached_tokens = 0;      // of the prompt, first event
-  RequestTimes times;                 // of this sequence, up to this event
+  int64_t num_accepted_drafts = 0;    // of the drafts that were judged for these tokens
+  int64_t num_rejected_drafts = 0;
+  RequestTimes times;  // of this sequence, up to this event
 };
 
 // Where the engine puts a request's events: bounded, wakes its reader. A reader that lets it fill is cancelled: events

@@ -66,6 +66,8 @@ void Answer::take(size_t prompt, TokenEvent& event, std::string& out) {
   if (!event.prompt_logprobs.empty()) prompt_logprobs_[prompt] = std::move(event.prompt_logprobs);
   if (!s.begun && event.sequence == 0) num_cached_tokens_ += event.num_cached_tokens;
   if (s.ended) return;  // tokens behind a stop string
+  num_accepted_drafts_ += event.num_accepted_drafts;
+  num_rejected_drafts_ += event.num_rejected_drafts;
   if (!std::exchange(s.begun, true)) begin(s, out);
   for (size_t i = 0; i < event.tokens.size() && !s.ended && !plan_.prompt_only; ++i)
     accept(s, event.tokens[i], i < event.logprobs.size() ? std::optional(std::move(event.logprobs[i])) : std::nullopt);
@@ -211,9 +213,17 @@ Json Answer::usage() const {
   Json out = usage_of(num_prompt_tokens(), num_completion_tokens());
   out["prompt_tokens_details"] =
       service_.config.prompt_tokens_details ? Json{{"cached_tokens", num_cached_tokens_}} : Json();
+  out["completion_tokens_details"] = completion_tokens_details();
+  return out;
+}
+
+Json Answer::completion_tokens_details() const {
   int64_t reasoning = 0;
   for (const Sequence& s : sequences_) reasoning += s.stage->num_reasoning_tokens();
-  out["completion_tokens_details"] = {{"reasoning_tokens", reasoning}};
+  Json out = {{"reasoning_tokens", reasoning}};
+  if (service_.config.max_drafts == 0) return out;
+  out["accepted_prediction_tokens"] = num_accepted_drafts_;
+  out["rejected_prediction_tokens"] = num_rejected_drafts_;
   return out;
 }
 

@@ -85,6 +85,7 @@ class Answer {
   void emit(Sequence& s, Json choice, std::string& out);
   Json envelope(std::string_view object) const;
   Json usage() const;
+  Json completion_tokens_details() const;
   Json take_ids(Sequence& s);
 
   const Service& service_;
@@ -102,7 +103,7 @@ class Answer {
 
   std::string object_, id_;
   int64_t created_s_;
-  int64_t num_cached_tokens_ = 0;
+  int64_t num_cached_tokens_ = 0, num_accepted_drafts_ = 0, num_rejected_drafts_ = 0;
   bool first_chunk_ = true;
 };
 

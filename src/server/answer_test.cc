@@ -361,6 +361,36 @@ TEST_F(Answers, usage_ends_with_the_token_that_completed_a_stop_string) {
   EXPECT_EQ(seen.usage["completion_tokens"], 7);
 }
 
+TEST_F(Answers, drafts_are_counted_over_all_choices_when_speculation_is_on) {
+  struct Event {
+    int32_t sequence;
+    std::vector<Piece> pieces;
+    int64_t accepted, rejected;
+    FinishReason finish;
+  };
+  const Event events[] = {{0, {X, "ab"}, 2, 5, FinishReason::kNone},
+                          {1, {X}, 0, 7, FinishReason::kNone},
+                          {0, {"cd"}, 1, 0, FinishReason::kLength},
+                          {1, {"xyz"}, 3, 1, FinishReason::kLength}};
+  for (const int64_t max_drafts : {0, 7}) {
+    service_.config.max_drafts = max_drafts;
+    ChatAnswer answer(service_, plan(false, {}), parser({}));
+    std::string out;
+    for (const Event& event : events) {
+      TokenEvent e;
+      e.sequence = event.sequence;
+      e.tokens = small_ids(*service_.tokenizer, event.pieces);
+      e.num_accepted_drafts = event.accepted;
+      e.num_rejected_drafts = event.rejected;
+      e.finish = event.finish;
+      answer.take(0, e, out);
+    }
+    const Json details = read_whole(answer.whole()).usage["completion_tokens_details"];
+    const Json want = {{"reasoning_tokens", 0}, {"accepted_prediction_tokens", 6}, {"rejected_prediction_tokens", 13}};
+    EXPECT_EQ(details, max_drafts > 0 ? want : Json({{"reasoning_tokens", 0}}));
+  }
+}
+
 TEST_F(Answers, hidden_reasoning_hides_its_logprobs_but_counts) {
   AnswerPlan p = plan(false, {});
   p.options.sampling.n = 1;

@@ -18,7 +18,9 @@ using ::testing::HasSubstr;
 // The endpoints without a connection: a reply, or an answer that would now be made.
 class Endpoints : public ::testing::Test {
  protected:
-  Endpoints() : model_(testing::script_model({})), metrics_("script", *model_.engine) {
+  Endpoints()
+      : model_(testing::script_model({})),
+        metrics_("script", model_.engine->config().max_model_len, 0, [this] { return model_.engine->stats(); }) {
     service_.config.served_model_names = {"script"};
     service_.tokenizer = model_.tokenizer;
     service_.format = model_.format;

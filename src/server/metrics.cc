@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -55,10 +56,11 @@ std::string_view name_of(FinishReason finish) {
 // The engine's own counts, read when they are asked for.
 class EngineCollectable : public prometheus::Collectable {
  public:
-  EngineCollectable(const Engine& engine, Labels labels) : engine_(engine), labels_(std::move(labels)) {}
+  EngineCollectable(std::function<EngineStats()> stats, int64_t max_drafts, Labels labels)
+      : stats_(std::move(stats)), max_drafts_(max_drafts), labels_(std::move(labels)) {}
 
   std::vector<MetricFamily> Collect() const override {
-    const EngineStats s = engine_.stats();
+    const EngineStats s = stats_();
     const auto running = static_cast<double>(s.num_running), waiting = static_cast<double>(s.num_waiting);
     const auto computed = static_cast<double>(s.num_prompt_tokens);
     std::vector<MetricFamily> out = {
@@ -78,6 +80,7 @@ class EngineCollectable : public prometheus::Collectable {
         gauge("vllm:engine_sleep_state", "1 for the state the engine is in", 1, {{"sleep_state", "awake"}}),
         gauge("vllm:cache_config_info", "The cache's configuration as labels", 1, cache_labels(s)),
     };
+    if (max_drafts_ > 0) add_speculation(s, out);
     return out;
   }
 
@@ -104,6 +107,25 @@ class EngineCollectable : public prometheus::Collectable {
     return {name, help, MetricType::Counter, {std::move(m)}};
   }
 
+  void add_speculation(const EngineStats& s, std::vector<MetricFamily>& out) const {
+    const auto add = [&](const char* name, const char* help, int64_t count) {
+      out.push_back(counter(name, help, static_cast<double>(count)));
+    };
+    add("vllm:spec_decode_num_drafts_total", "Drafts that were verified", s.num_drafts);
+    add("vllm:spec_decode_num_draft_tokens_total", "Their tokens", s.num_draft_tokens);
+    add("vllm:spec_decode_num_accepted_tokens_total", "Those of them that were accepted", s.num_accepted_tokens);
+    add("nib:spec_decode_num_pauses_total", "Times that a sequence went on without drafts", s.num_draft_pauses);
+    MetricFamily by_position{"vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                             "The same, by place in the draft",
+                             MetricType::Counter,
+                             {}};
+    for (int64_t i = 0; i < std::min(max_drafts_, EngineStats::kMaxDrafts); ++i) {
+      by_position.metric.push_back(metric({{"position", std::to_string(i)}}));
+      by_position.metric.back().counter.value = static_cast<double>(s.accepted_per_position[i]);
+    }
+    out.push_back(std::move(by_position));
+  }
+
   MetricFamily step_rows(const EngineStats& s) const {
     ClientMetric m = metric({});
     m.histogram.sample_count = static_cast<std::uint64_t>(s.num_steps);
@@ -116,15 +138,17 @@ class EngineCollectable : public prometheus::Collectable {
     return {"vllm:iteration_tokens_total", "Tokens computed in a step", MetricType::Histogram, {std::move(m)}};
   }
 
-  const Engine& engine_;
-  Labels labels_;
+  const std::function<EngineStats()> stats_;
+  const int64_t max_drafts_;
+  const Labels labels_;
 };
 
 }  // namespace
 
 struct Metrics::Impl {
-  Impl(std::string model_name, const Engine& engine)
-      : labels{{"model_name", std::move(model_name)}, {"engine", "0"}}, engine_counts(engine, labels) {}
+  Impl(std::string model_name, int64_t max_drafts, std::function<EngineStats()> stats)
+      : labels{{"model_name", std::move(model_name)}, {"engine", "0"}},
+        engine_counts(std::move(stats), max_drafts, labels) {}
 
   Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(labels, buckets);
@@ -144,10 +168,10 @@ struct Metrics::Impl {
   Histogram *e2e = nullptr, *queue = nullptr, *prefill = nullptr, *decode = nullptr, *inference = nullptr;
 };
 
-Metrics::Metrics(std::string model_name, const Engine& engine)
-    : impl_(std::make_unique<Impl>(std::move(model_name), engine)) {
+Metrics::Metrics(std::string model_name, int64_t max_model_len, int64_t max_drafts, std::function<EngineStats()> stats)
+    : impl_(std::make_unique<Impl>(std::move(model_name), max_drafts, std::move(stats))) {
   Impl& m = *impl_;
-  const Buckets tokens = one_two_five(engine.config().max_model_len);
+  const Buckets tokens = one_two_five(max_model_len);
   const auto counters = [&](const char* name, const char* help) {
     return &prometheus::BuildCounter().Name(name).Help(help).Register(m.registry);
   };

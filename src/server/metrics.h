@@ -1,10 +1,11 @@
 // What Prometheus reads at /metrics, under vLLM's names. Thread-safe.
-//   Metrics metrics({.model_name = "nano", .engine = &engine, ...});
+//   Metrics metrics("nano", engine.config().max_model_len, /*max_drafts=*/0, [&] { return engine.stats(); });
 //   metrics.count_http("POST", "/v1/completions", 200, seconds);
 //   reply.body = metrics.text();
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ struct FinishedRequest {
 
 class Metrics {
  public:
-  Metrics(std::string model_name, const Engine& engine);
+  // stats: the engine's own counts, asked for by each text(). max_drafts: of a sequence in a step; 0: no speculation.
+  Metrics(std::string model_name, int64_t max_model_len, int64_t max_drafts, std::function<EngineStats()> stats);
   ~Metrics();
 
   void observe_first_token(double seconds);

@@ -3,13 +3,15 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "server/stats_lines.h"
 
 namespace nib {
 
 Server::Server(const ServerConfig& config, ServedModel model)
     : config_(config),
       engine_(std::move(model.engine)),
-      metrics_(config.api.served_model_names.at(0), *engine_),
+      metrics_(config.api.served_model_names.at(0), engine_->config().max_model_len, config.api.max_drafts,
+               [engine = engine_.get()] { return engine->stats(); }),
       service_{.config = config.api,
                .fallback = std::move(model.fallback),
                .tokenizer = std::move(model.tokenizer),
@@ -40,22 +42,14 @@ void Server::drain(const std::function<bool()>& hurry) {
   http_->drain(config_.shutdown_timeout, hurry);
 }
 
-// One line each interval in which something happened.
+// After each interval in which something happened.
 void Server::log_stats() {
+  const double seconds = std::chrono::duration<double>(config_.stats_interval).count();
   EngineStats before = engine_->stats();
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, config_.stats_interval, [this] { return stopping_; })) {
     const EngineStats now = engine_->stats();
-    const double seconds = std::chrono::duration<double>(config_.stats_interval).count();
-    const bool idle = now.num_running == 0 && now.num_waiting == 0 && now.num_steps == before.num_steps;
-    const auto rate = [&](int64_t from, int64_t to) { return static_cast<double>(to - from) / seconds; };
-    if (!idle)
-      log::info(
-          "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, Running: {} "
-          "reqs, Waiting: {} reqs, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: 0.0%",
-          rate(before.num_prompt_tokens, now.num_prompt_tokens),
-          rate(before.num_generation_tokens, now.num_generation_tokens), now.num_running, now.num_waiting,
-          100 * now.kv_cache_usage);
+    for (const std::string& line : stats_lines(before, now, seconds)) log::info("{}", line);
     before = now;
   }
 }

@@ -38,6 +38,7 @@ struct ApiConfig {
   bool log_requests = false;
   bool tokens_as_ids = false;   // logprobs name tokens token_id:N, in every answer
   int64_t stream_interval = 1;  // tokens a chunk
+  int64_t max_drafts = 0;       // of a sequence in a step, for usage and metrics; 0: speculation is off
   NoneEffortPolicy none_effort_policy = NoneEffortPolicy::kCondition;
   Json default_template_kwargs = Json::object();
   std::vector<std::string> cors_origins = {"*"}, cors_methods = {"*"}, cors_headers = {"*"};
