@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   nib::cli::Exit exit;
   CLI::App app{"Nib serves the Inkling models", "nib"};
   app.require_subcommand(1);
+  app.set_version_flag("-v,--version", "nib " NIB_VERSION);
   nib::cli::add_serve_command(app, env, exit);
   nib::cli::add_chat_command(app, env, exit);
   nib::cli::add_complete_command(app, env, exit);

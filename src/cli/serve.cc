@@ -59,15 +59,26 @@ Result<GenerationFallback> read_fallback(const ServeOptions& o, const std::files
   return fallback;
 }
 
-Result<ServedModel> load(ServeOptions& o, const std::filesystem::path& hf_home) {
+struct FoundModel {
+  std::filesystem::path folder;
+  ModelConfig config;
+};
+
+// All that can be said without loading anything.
+Result<FoundModel> find_checked(ServeOptions& o, const std::filesystem::path& hf_home) {
   NIB_ASSIGN(const std::filesystem::path folder, find_model(o.model, hf_home));
-  NIB_ASSIGN(const ModelConfig config, ModelConfig::load(folder));
+  NIB_ASSIGN(ModelConfig config, ModelConfig::load(folder));
   NIB_TRY(refuse_placeholders(config, o.model));
   o.engine.isa = best_isa();
   if (!o.cpu_isa.empty()) {
     NIB_ASSIGN(o.engine.isa, isa_from_name(o.cpu_isa));
   }
+  NIB_TRY(HttpServer::try_address(o.server.http));
+  return FoundModel{folder, std::move(config)};
+}
 
+Result<ServedModel> load(const ServeOptions& o, const FoundModel& found) {
+  const auto& [folder, config] = found;
   ServedModel model;
   NIB_ASSIGN(model.tokenizer, Tokenizer::load(o.tokenizer.empty() ? folder : std::filesystem::path(o.tokenizer)));
   NIB_ASSIGN(model.format, ChatFormat::resolve(*model.tokenizer, /*vision=*/false));
@@ -112,8 +123,8 @@ Status serve(ServeOptions& o, const Environment& env, SignalWatch& signals) {
   for (const std::string& note : o.notes) log::info("{}", note);
   if (!env.vllm_api_key.empty()) o.server.api.api_keys.push_back(env.vllm_api_key);
   raise_open_files();
-  NIB_TRY(HttpServer::try_address(o.server.http));
-  NIB_ASSIGN(ServedModel model, load(o, env.hf_home));
+  NIB_ASSIGN(const FoundModel found, find_checked(o, env.hf_home));
+  NIB_ASSIGN(ServedModel model, load(o, found));
   NIB_ASSIGN(const std::unique_ptr<Server> server, Server::start(o.server, std::move(model)));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - env.start).count();
   const HttpServerConfig& http = o.server.http;

@@ -1,12 +1,13 @@
 // Starting, refusing to start, and stopping.
 import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
 import fs from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
-import { MODEL, freePort, post, run, serve } from './nib.js';
+import { MODEL, ROOT, freePort, post, run, serve } from './nib.js';
 
 const LONG = { messages: [{ role: 'user', content: 'Count from 1 to 20.' }], temperature: 0, max_tokens: 400, ignore_eos: true };
 
@@ -47,6 +48,7 @@ test('a port in use is named, exit 1', async () => {
   await once(listener, 'listening');
   const port = String(listener.address().port);
   assert_refused(await run('serve', MODEL, '--host', '127.0.0.1', '--port', port), 1, new RegExp(`${port}.*in use|in use.*${port}`, 'i'));
+  assert_refused(await run('serve', '/no/such/folder', '--host', '127.0.0.1', '--port', port), 1, /no\/such\/folder/);
   listener.close();
 });
 
@@ -60,10 +62,20 @@ const USAGE = [
   [['serve', MODEL, '--max-num-seqs', '0'], 2, /max-num-seqs/],
   [['serve', MODEL, '--middleware', 'x.py'], 2, /middleware/],
   [['serve', '/no/such/folder'], 1, /no\/such\/folder/],
+  [['serve', path.join(MODEL, 'config.json')], 1, /config\.json: is no folder.*models\/nano if/],
 ];
 for (const [args, code, pattern] of USAGE) {
   test(`nib ${args.map((arg) => path.basename(arg)).join(' ')} exits ${code}`, async () => assert_refused(await run(...args), code, pattern));
 }
+
+test('--version says what /version and CMakeLists.txt say', async () => {
+  const [, version] = fs.readFileSync(path.join(ROOT, 'CMakeLists.txt'), 'utf8').match(/project\(nib VERSION (\S+)/);
+  const { code, stdout } = await run('--version');
+  assert.deepEqual([code, stdout], [0, `nib ${version}\n`]);
+  const server = await serve();
+  assert.equal((await (await fetch(`${server.url}/version`)).json()).version, version);
+  assert.equal(await server.stop(), 0);
+});
 
 test('--help exits 0 and lists the commands', async () => {
   const { code, stdout } = await run('--help');
@@ -85,6 +97,11 @@ const edit_header = (change) => (folder) => {
   assert.ok(text.length <= size, 'the header must not grow');
   fs.writeFileSync(file, Buffer.concat([bytes.subarray(0, 8), Buffer.from(text.padEnd(size)), bytes.subarray(8 + size)]));
 };
+const replace_shard = (make) => (folder) => {
+  const file = path.join(folder, shard(folder));
+  fs.rmSync(file);
+  make(file);
+};
 const first_tensor = (header) => Object.keys(header).filter((name) => name !== '__metadata__').sort()[0];
 
 // what is done to a copy of models/nano, what the refusal must name
@@ -92,6 +109,9 @@ const BROKEN = [
   ['a missing shard', (folder) => fs.rmSync(path.join(folder, shard(folder))), /safetensors/],
   ['a truncated shard', (folder) => fs.truncateSync(path.join(folder, shard(folder)), 100_000), /safetensors/],
   ['an empty shard', (folder) => fs.truncateSync(path.join(folder, shard(folder)), 0), /safetensors/],
+  ['a shard with bytes behind its tensors', (folder) => fs.appendFileSync(path.join(folder, shard(folder)), 'x'), /safetensors: its tensors end at byte \d+, but the file is \d+/],
+  ['a shard that is a pipe', replace_shard((file) => execFileSync('mkfifo', [file])), /safetensors.*pipe/],
+  ['a shard that is a folder', replace_shard((file) => fs.mkdirSync(file)), /safetensors.*folder/],
   ['a header of 2^60 bytes', (folder) => {
     const fd = fs.openSync(path.join(folder, shard(folder)), 'r+');
     fs.writeSync(fd, Buffer.from([0, 0, 0, 0, 0, 0, 0, 0x10]), 0, 8, 0);
