@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "base/json.h"
@@ -78,20 +79,37 @@ void append(std::vector<OutTensor>& out, std::string name, DType dtype, std::vec
   out.push_back({std::move(name), dtype, std::move(shape), {bytes.begin(), bytes.end()}});
 }
 
+// Memory for the drafts of one step.
+struct Draft {
+  Draft(const Drafter& drafter, int64_t num_tokens)
+      : tokens(num_tokens),
+        logits(num_tokens * drafter.vocab_size()),
+        confidence(num_tokens),
+        hidden(num_tokens * drafter.config().hidden_size) {}
+  int64_t count() const { return static_cast<int64_t>(tokens.size()); }
+  DraftOutput views(const Drafter& drafter) {
+    DraftOutput out{{tokens.data(), {1, count()}}, {logits.data(), {1, count(), drafter.vocab_size()}}, {}, {}};
+    if (drafter.has_confidence()) out.confidence = {confidence.data(), {1, count()}};
+    out.hidden = {hidden.data(), {1, count(), drafter.config().hidden_size}};
+    return out;
+  }
+  std::vector<int32_t> tokens;
+  std::vector<float> logits, confidence, hidden;
+};
+
 void append_draft(std::vector<OutTensor>& out, size_t step, const Drafter& drafter, const Draft& draft) {
-  const int64_t count = static_cast<int64_t>(draft.tokens.size());
   const std::string at = fmt::format("step{}.", step);
   const std::vector<int64_t> ids(draft.tokens.begin(), draft.tokens.end());
-  append(out, at + "draft_tokens", DType::kI64, {count}, ids);
-  append(out, at + "draft_logits", DType::kF32, {count, drafter.vocab_size()}, draft.logits);
-  append(out, at + "block_hidden", DType::kF32, {count, drafter.config().hidden_size}, draft.hidden);
-  if (!draft.confidence_logits.empty())
-    append(out, at + "confidence_logits", DType::kF32, {count}, draft.confidence_logits);
+  append(out, at + "draft_tokens", DType::kI64, {draft.count()}, ids);
+  append(out, at + "draft_logits", DType::kF32, {draft.count(), drafter.vocab_size()}, draft.logits);
+  append(out, at + "block_hidden", DType::kF32, {draft.count(), drafter.config().hidden_size}, draft.hidden);
+  if (drafter.has_confidence()) append(out, at + "confidence_logits", DType::kF32, {draft.count()}, draft.confidence);
 }
 
 Status run(const Options& o, Isa isa) {
-  NIB_ASSIGN(const std::unique_ptr<Drafter> drafter,
-             load_drafter(o.model, {o.dtype == "f32", o.rope_frequencies == "bf16"}, nullptr));
+  NIB_ASSIGN(
+      const std::unique_ptr<Drafter> drafter,
+      load_drafter(o.model, {.f32 = o.dtype == "f32", .bf16_rope_frequencies = o.rope_frequencies == "bf16"}, nullptr));
   const int64_t num_tokens = o.num_tokens > 0 ? o.num_tokens : drafter->config().max_draft_tokens();
   NIB_TRY(drafter->config().check_draft_length(num_tokens));
   NIB_ASSIGN(const Checkpoint inputs, Checkpoint::open_file(o.inputs));
@@ -101,14 +119,23 @@ Status run(const Options& o, Isa isa) {
   int64_t most_rows = 1;
   for (const DraftStep& s : steps) most_rows = std::max(most_rows, s.taps.dim(0));
   ThreadPool pool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  Workspace workspace(drafter->workspace_bytes(most_rows, pool.num_threads()));
+  Workspace workspace(drafter->workspace_bytes(most_rows, 1, pool.num_threads()));
   Context cx{isa, pool, workspace};
-  DraftContext context = drafter->make_context(steps.back().start);
+  const CacheSpec& cache = drafter->cache_spec();
+  std::vector<int32_t> block_table(steps.back().start / cache.block_size + 1);
+  std::iota(block_table.begin(), block_table.end(), 0);
+  const View<const int32_t, 2> block_tables(block_table.data(), {1, static_cast<int64_t>(block_table.size())});
+  const Buffer memory_of_cache(cache.bytes_per_block * block_tables.dim(1));
+  const DraftStorage storage{memory_of_cache.data(), block_tables.dim(1)};
   std::vector<OutTensor> tensors;
   for (size_t i = 0; i < steps.size(); ++i) {
     const DraftStep& s = steps[i];
-    drafter->commit(cx, context, s.taps, context.end);
-    append_draft(tensors, i, *drafter, drafter->draft(cx, context, s.anchor, s.start, num_tokens));
+    const SequenceRows rows{0, s.taps.dim(0), s.start - s.taps.dim(0)};
+    if (rows.count > 0) drafter->commit(cx, s.taps, {&rows, 1}, storage, block_tables);
+    const DraftBlock block{s.anchor, s.start, 0, s.start, num_tokens};
+    Draft draft(*drafter, num_tokens);
+    drafter->draft(cx, {&block, 1}, storage, block_tables, draft.views(*drafter), greedy_draft);
+    append_draft(tensors, i, *drafter, draft);
   }
   return write_safetensors(o.out, tensors);
 }

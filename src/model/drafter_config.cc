@@ -1,5 +1,8 @@
 #include "model/drafter_config.h"
 
+#include <algorithm>
+#include <array>
+
 #include "model/checkpoint.h"
 #include "model/json_fields.h"
 
@@ -57,15 +60,31 @@ bool read_sample_from_anchor(Fields& f) {
   return !f.boolean("dspark_bonus_anchor", false);
 }
 
-// eagle_aux_hidden_state_layer_ids names the layer whose input is tapped: one more.
-std::vector<int64_t> read_taps(Fields& f) {
+Tap::Kind read_tap_kind(Fields& f, const std::string& kind) {
+  constexpr std::array kNames = {"block_sum", "mixture", "output_mixture", "output_normed"};  // in the order of Kind
+  const auto found = std::find(kNames.begin(), kNames.end(), kind);
+  if (found == kNames.end()) f.fail(invalid("{}: target_tap must hold {}, got \"{}\"", kFile, join(kNames), kind));
+  return static_cast<Tap::Kind>(found == kNames.end() ? 0 : found - kNames.begin());
+}
+
+// eagle_aux_hidden_state_layer_ids names the layer whose input is tapped: one more. target_tap: one kind for all, or
+// one an id.
+std::vector<Tap> read_taps(Fields& f, const Json& flat) {
   const bool inputs = !f.has("target_layer_ids") && f.has("eagle_aux_hidden_state_layer_ids");
-  std::vector<int64_t> ids = inputs ? f.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxSize)
-                                    : f.integers("target_layer_ids", -1, kMaxSize);
-  if (inputs)
-    for (int64_t& id : ids) --id;
+  const std::vector<int64_t> ids = inputs ? f.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxSize)
+                                          : f.integers("target_layer_ids", -1, kMaxSize);
   if (ids.empty()) f.fail(invalid("{}: target_layer_ids is empty, a drafter needs at least one tap", kFile));
-  return ids;
+  std::vector<std::string> kinds = {"block_sum"};
+  if (flat.contains("target_tap"))
+    kinds = flat["target_tap"].is_string() ? std::vector{f.text("target_tap", "")} : f.texts("target_tap", {});
+  if (kinds.size() == 1) kinds.resize(ids.size(), kinds[0]);
+  if (kinds.size() != ids.size()) {
+    f.fail(invalid("{}: target_tap has {} kinds for {} taps", kFile, kinds.size(), ids.size()));
+    return {};
+  }
+  std::vector<Tap> taps;
+  for (size_t i = 0; i < ids.size(); ++i) taps.push_back({inputs ? ids[i] - 1 : ids[i], read_tap_kind(f, kinds[i])});
+  return taps;
 }
 
 void read_head(Fields& f, DrafterConfig& c) {
@@ -125,7 +144,8 @@ Result<DrafterConfig> DrafterConfig::from_json(const Json& config) {
   c.sample_from_anchor = read_sample_from_anchor(f);
   c.block_size = f.integer("block_size", c.sample_from_anchor ? 1 : 2, 1024);
   c.mask_token_id = static_cast<int32_t>(f.integer("mask_token_id", 0, kMaxSize));
-  c.target_layer_ids = read_taps(f);
+  c.taps = read_taps(f, flat);
+  c.embed_norm = f.boolean("embed_norm", false);
   c.mup = f.number("logits_mup_width_multiplier", 1e-6, 1e6, 1);
   read_head(f, c);
   refuse_unsupported(f);

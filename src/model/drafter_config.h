@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "model/taps.h"
 
 namespace nib {
 
@@ -19,17 +20,18 @@ struct DrafterConfig {
   int64_t hidden_size = 0, num_layers = 0, intermediate_size = 0, vocab_size = 0;
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   double rms_norm_eps = 1e-6, rope_theta = 10000;
-  int64_t block_size = 0;                 // slots of the trained block, the anchor's included
-  int32_t mask_token_id = 0;              // the id in every slot behind the anchor
-  std::vector<int64_t> target_layer_ids;  // taps: after these layers of the target; -1 is the embedding
-  bool sample_from_anchor = true;         // slot 0 predicts too; false: 1 + K, a mask predicts its own position
+  int64_t block_size = 0;          // slots of the trained block, the anchor's included
+  int32_t mask_token_id = 0;       // the id in every slot behind the anchor
+  std::vector<Tap> taps;           // of target_layer_ids and target_tap
+  bool sample_from_anchor = true;  // slot 0 predicts too; false: 1 + K, a mask predicts its own position
   enum class Head { kNone, kVanilla, kGated, kRnn } head = Head::kNone;
   int64_t markov_rank = 0;  // width of a previous token's embedding
   // nullopt: the file decides.
   std::optional<bool> confidence_head, confidence_with_markov;
-  double mup = 1;  // divisor of the logits of the drafter's own output head
+  bool embed_norm = false;  // rows of the embedding enter through the target's norm of it, else raw
+  double mup = 1;           // divisor of the logits of the drafter's own output head
 
-  int64_t num_taps() const { return static_cast<int64_t>(target_layer_ids.size()); }
+  int64_t num_taps() const { return static_cast<int64_t>(taps.size()); }
   int64_t max_draft_tokens() const { return sample_from_anchor ? block_size : block_size - 1; }
   // Fewer than trained is fine: the whole block runs and the first ones are kept.
   Status check_draft_length(int64_t num_tokens) const;

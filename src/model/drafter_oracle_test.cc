@@ -5,11 +5,14 @@
 #include <cmath>
 
 #include "model/drafter.h"
+#include "model/testing/draft_cache.h"
 #include "model/testing/tensor_file.h"
 
 namespace nib {
 namespace {
 
+using testing::Draft;
+using testing::DraftCache;
 using testing::read_tensor_file;
 using testing::Rows;
 
@@ -54,21 +57,21 @@ class DrafterOracle : public ::testing::TestWithParam<Case> {
   // Calls check(prefix of the step's tensors, draft) for every step of steps.json.
   template <class Check>
   void run(bool f32, int64_t num_tokens, const Check& check) {
-    Result<std::unique_ptr<Drafter>> drafter = load_drafter(folder_, {f32, kBf16RopeFrequencies}, nullptr);
+    Result<std::unique_ptr<Drafter>> drafter =
+        load_drafter(folder_, {.f32 = f32, .bf16_rope_frequencies = kBf16RopeFrequencies}, nullptr);
     ASSERT_TRUE(drafter.ok()) << drafter.status().message();
     const Result<Json> steps = read_json_file(folder_ / "steps.json");
     ASSERT_TRUE(steps.ok());
-    ThreadPool pool(2);
-    Workspace workspace((*drafter)->workspace_bytes(20, 2));
-    Context cx{GetParam().isa, pool, workspace};
-    DraftContext context = (*drafter)->make_context(64);
-    int64_t step = 0;
+    DraftCache cache(**drafter, GetParam().isa, {});
+    int64_t step = 0, end = 0;
     for (const Json& s : *steps) {
       const std::string at = fmt::format("step{}.", step++);
       const Rows& taps = reference_.at(at + "target_hidden");
-      (*drafter)->commit(cx, context, {taps.values.data(), {taps.count(), taps.width}}, context.end);
-      ASSERT_EQ(context.end, s["start"].get<int64_t>());
-      check(at, (*drafter)->draft(cx, context, s["anchor"].get<int32_t>(), context.end, num_tokens));
+      cache.commit({{.start = end, .taps = {taps.values.data(), {taps.count(), taps.width}}}});
+      end += taps.count();
+      ASSERT_EQ(end, s["start"].get<int64_t>());
+      const DraftBlock block{s["anchor"].get<int32_t>(), end, 0, end, num_tokens};
+      check(at, cache.draft({{.block = block}})[0]);
     }
     ASSERT_EQ(step, 4);
   }
@@ -79,7 +82,7 @@ TEST_P(DrafterOracle, DraftsAreThoseOfTheAuthorsInF32) {
     EXPECT_EQ(d.tokens, reference_.at(at + "draft_tokens").ids()) << at;
     EXPECT_LT(max_abs_error(d.hidden, reference_.at(at + "block_hidden").values), kMaxAbs) << at;
     EXPECT_LT(max_abs_error(d.logits, reference_.at(at + "draft_logits").values), kMaxAbs) << at;
-    EXPECT_LT(max_abs_error(d.confidence_logits, reference_.at(at + "confidence_logits").values), kMaxAbs) << at;
+    EXPECT_LT(max_abs_error(d.confidence, reference_.at(at + "confidence_logits").values), kMaxAbs) << at;
   });
 }
 
@@ -89,7 +92,7 @@ TEST_P(DrafterOracle, FewerDraftsAreTheFirstOfTheWholeBlock) {
     EXPECT_EQ(d.tokens, std::vector<int32_t>(all.begin(), all.begin() + 3)) << at;
     const Rows& logits = reference_.at(at + "draft_logits");
     EXPECT_LT(max_abs_error(d.logits, std::span(logits.values).first(3 * logits.width)), kMaxAbs) << at;
-    EXPECT_EQ(d.confidence_logits.size(), 3u);
+    EXPECT_EQ(d.confidence.size(), 3u);
   });
 }
 

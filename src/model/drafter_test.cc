@@ -6,10 +6,14 @@
 #include <cmath>
 #include <cstring>
 
+#include "model/testing/draft_cache.h"
 #include "model/testing/make_checkpoint.h"
 
 namespace nib {
 namespace {
+
+using testing::Draft;
+using testing::DraftCache;
 
 // The tensors of a reference drafter as floats, to be changed and written elsewhere.
 struct Parts {
@@ -53,14 +57,11 @@ struct Parts {
 };
 
 Draft draft_of(const Drafter& drafter, int64_t num_tokens) {
-  ThreadPool pool(1);
-  Workspace workspace(drafter.workspace_bytes(4, 1));
-  Context cx{Isa::kRef, pool, workspace};
-  DraftContext context = drafter.make_context(8);
+  DraftCache cache(drafter, Isa::kRef, {});
   std::vector<float> taps(4 * drafter.tap_width());
   for (size_t i = 0; i < taps.size(); ++i) taps[i] = std::sin(static_cast<float>(3 * i));
-  drafter.commit(cx, context, {taps.data(), {4, drafter.tap_width()}}, 0);
-  return drafter.draft(cx, context, 5, 4, num_tokens);
+  cache.commit({{.taps = {taps.data(), {4, drafter.tap_width()}}}});
+  return cache.draft({{.block = {5, 4, 0, 4, num_tokens}}})[0];
 }
 
 TEST(Drafter, WithoutHeadsTheLogitsAreThoseOfTheOutputHead) {
@@ -73,7 +74,7 @@ TEST(Drafter, WithoutHeadsTheLogitsAreThoseOfTheOutputHead) {
   const auto drafter = parts.load();
   ASSERT_TRUE(drafter.ok()) << drafter.status().message();
   const Draft d = draft_of(**drafter, 7);
-  EXPECT_TRUE(d.confidence_logits.empty());
+  EXPECT_TRUE(d.confidence.empty());
   for (int64_t k = 0; k < 7; ++k)
     for (int64_t v = 0; v < 200; ++v) {
       double want = 0;

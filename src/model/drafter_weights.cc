@@ -1,5 +1,7 @@
 #include "model/drafter_weights.h"
 
+#include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "model/json_fields.h"
@@ -118,6 +120,61 @@ class Finder {
   Status status_;
 };
 
+// Matrices put together or cut once at load; owns their copies.
+class Assembler {
+ public:
+  // The rows of all parts, one after the other; F32 if one of them is.
+  Weight stacked(std::initializer_list<Weight> parts) {
+    Weight y = *parts.begin();
+    y.out = 0;
+    for (const Weight& p : parts) {
+      y.out += p.out;
+      if (p.format == WeightFormat::kF32) y.format = WeightFormat::kF32;
+    }
+    std::byte* to = allocate(y);
+    y.data = to;
+    for (const Weight& p : parts) {
+      copy(to, y.format, p, 0, p.out * p.in);
+      to += p.out * row_bytes(y.format, y.in);
+    }
+    return y;
+  }
+  // The columns [begin, end).
+  Weight columns(const Weight& w, int64_t begin, int64_t end) {
+    Weight y = w;
+    y.in = end - begin;
+    std::byte* to = allocate(y);
+    y.data = to;
+    for (int64_t i = 0; i < w.out; ++i) copy(to + i * row_bytes(y.format, y.in), y.format, w, i * w.in + begin, y.in);
+    return y;
+  }
+  // One row of w, rounded to T.
+  template <class T>
+  View<const T, 1> row(const Weight& w, int64_t i) {
+    T* to_row = reinterpret_cast<T*>(buffers_.emplace_back(w.in * static_cast<int64_t>(sizeof(T))).data());
+    for (int64_t j = 0; j < w.in; ++j)
+      to_row[j] = to<T>(w.format == WeightFormat::kF32 ? static_cast<const float*>(w.data)[i * w.in + j]
+                                                       : as_float(static_cast<const bf16*>(w.data)[i * w.in + j]));
+    return View<const T, 1>(to_row, {w.in});
+  }
+
+  std::vector<Buffer> take_buffers() { return std::move(buffers_); }
+
+ private:
+  std::byte* allocate(const Weight& w) { return buffers_.emplace_back(w.out * row_bytes(w.format, w.in)).data(); }
+  static void copy(std::byte* to, WeightFormat format, const Weight& from, int64_t first, int64_t count) {
+    if (format == from.format) {
+      const int64_t size = row_bytes(format, 1);
+      std::memcpy(to, static_cast<const std::byte*>(from.data) + first * size, count * size);
+      return;
+    }
+    const bf16* values = static_cast<const bf16*>(from.data) + first;
+    std::transform(values, values + count, reinterpret_cast<float*>(to), [](bf16 x) { return as_float(x); });
+  }
+
+  std::vector<Buffer> buffers_;
+};
+
 template <class T>
 class DrafterLoader {
  public:
@@ -132,17 +189,20 @@ class DrafterLoader {
           invalid("fc.weight has {} columns, which {} taps (target_layer_ids) do not divide", w_.fc.in, c_.num_taps()));
     w_.hidden_norm = vector("hidden_norm.weight", d);
     w_.norm = vector("norm.weight", d);
-    w_.mask_embedding = reader_.template vector<T>(finder_.optional("mask_embedding", {d}));
     for (int64_t l = 0; l < c_.num_layers; ++l) w_.layers.push_back(load_layer(fmt::format("layers.{}.", l)));
     load_tables(shared);
     load_head();
     load_confidence();
-    w_.owner = reader_.owner();
+    w_.owner = std::make_shared<Memory>(Memory{reader_.owner(), assembler_.take_buffers()});
     return std::move(w_);
   }
 
  private:
   using Layer = typename DrafterWeights<T>::Layer;
+  struct Memory {
+    std::shared_ptr<const void> read;
+    std::vector<Buffer> assembled;
+  };
 
   Weight matrix(const std::string& name, const std::vector<int64_t>& shape) {
     return reader_.matrix(finder_.required(name, shape));
@@ -160,9 +220,10 @@ class DrafterLoader {
     Layer y;
     y.input_norm = vector(at + "input_layernorm.weight", d);
     y.post_attention_norm = vector(at + "post_attention_layernorm.weight", d);
-    y.q = matrix(at + "self_attn.q_proj.weight", {q, d});
-    y.k = matrix(at + "self_attn.k_proj.weight", {kv, d});
-    y.v = matrix(at + "self_attn.v_proj.weight", {kv, d});
+    const Weight wq = matrix(at + "self_attn.q_proj.weight", {q, d});
+    const Weight wk = matrix(at + "self_attn.k_proj.weight", {kv, d});
+    const Weight wv = matrix(at + "self_attn.v_proj.weight", {kv, d});
+    if (finder_.status().ok()) y.qkv = assembler_.stacked({wq, wk, wv});
     y.o = matrix(at + "self_attn.o_proj.weight", {d, q});
     y.q_norm = vector(at + "self_attn.q_norm.weight", c_.head_dim);
     y.k_norm = vector(at + "self_attn.k_norm.weight", c_.head_dim);
@@ -179,12 +240,53 @@ class DrafterLoader {
     w_.unembed = reader_.matrix(finder_.table("lm_head.weight", {kAny, c_.hidden_size}));
     w_.mup = static_cast<float>(c_.mup);
     if (!finder_.status().ok()) return;
+    if (shared) check_shared(*shared);
     if (w_.embed.empty()) w_.embed = borrowed(shared, "embed_tokens.weight", &SharedTables::embed);
-    if (w_.mask_embedding.empty() && c_.mask_token_id >= w_.embed.out)
-      finder_.fail(invalid("mask_token_id {} is outside the embedding of {} rows", c_.mask_token_id, w_.embed.out));
-    if (!w_.unembed.empty()) return;
+    load_mask();
+    load_embed_norm(shared);
+    if (!w_.unembed.empty()) {
+      if (shared) w_.unembed = valid_rows(w_.unembed, "lm_head.weight has", shared->unembed.out);
+      return;
+    }
     w_.unembed = borrowed(shared, "lm_head.weight", &SharedTables::unembed);
     if (shared) w_.mup = shared->mup;
+  }
+
+  void check_shared(const SharedTables& shared) {
+    if (w_.fc.in != c_.num_taps() * shared.embed.in)
+      finder_.fail(
+          invalid("fc.weight reads {} taps of {} columns, the target's hidden size is {}: this drafter was made "
+                  "for another target",
+                  c_.num_taps(), w_.fc.in / c_.num_taps(), shared.embed.in));
+  }
+
+  void load_mask() {
+    const BoundTensor own = finder_.optional("mask_embedding", {c_.hidden_size});
+    if (own.present()) w_.mask = reader_.template vector<T>(own);
+    if (own.present() || !finder_.status().ok()) return;
+    if (c_.mask_token_id >= w_.embed.out)
+      return finder_.fail(
+          invalid("mask_token_id {} is outside the embedding of {} rows", c_.mask_token_id, w_.embed.out));
+    w_.mask = assembler_.template row<T>(w_.embed, c_.mask_token_id);
+  }
+
+  void load_embed_norm(const SharedTables* shared) {
+    if (!c_.embed_norm || !finder_.status().ok()) return;
+    if (!shared || shared->embed_norm.empty() || shared->embed_norm.in != c_.hidden_size)
+      return finder_.fail(
+          invalid("embed_norm is true, but there is no target with an embedding norm of width {}; set it "
+                  "to false in the drafter's config.json, or load the drafter beside its target",
+                  c_.hidden_size));
+    w_.embed_norm = assembler_.template row<T>(shared->embed_norm, 0);
+    w_.embed_norm_eps = shared->embed_norm_eps;
+  }
+
+  // A table may be padded; every valid id must be there.
+  Weight valid_rows(const Weight& table, const char* what, int64_t valid) {
+    if (table.out >= valid) return table.slice(0, valid);
+    finder_.fail(
+        invalid("{} {} rows, the vocabulary {}: the drafter was made for another vocabulary", what, table.out, valid));
+    return table;
   }
 
   Weight borrowed(const SharedTables* shared, const char* name, Weight SharedTables::*table) {
@@ -200,37 +302,42 @@ class DrafterLoader {
   }
 
   void load_head() {
-    using Head = DrafterConfig::Head;
-    if (c_.head == Head::kNone || !finder_.status().ok()) return;
-    const int64_t d = c_.hidden_size, r = c_.markov_rank;
-    w_.markov_w1 = matrix("markov_head.markov_w1.weight", {kAny, r});
-    int64_t width = r;
-    if (c_.head == Head::kGated) {
-      w_.mixer = matrix("markov_head.gate_proj.weight", {r, d + r});
-      w_.mixer_bias = bias("markov_head.gate_proj.bias", r);
-    } else if (c_.head == Head::kRnn) {
-      w_.mixer = matrix("markov_head.joint_proj.weight", {kAny, kAny});
-      width = w_.mixer.out / 3;
-      if (w_.mixer.out % 3 != 0 || w_.mixer.in != width + r + d)
-        finder_.fail(invalid("markov_head.joint_proj.weight is [{}, {}], expected [3w, w + {}] for a state of width w",
-                             w_.mixer.out, w_.mixer.in, r + d));
-      w_.mixer_bias = bias("markov_head.joint_proj.bias", w_.mixer.out);
-    }
+    if (c_.head == DrafterConfig::Head::kNone || !finder_.status().ok()) return;
+    w_.markov_w1 = matrix("markov_head.markov_w1.weight", {kAny, c_.markov_rank});
+    if (c_.head == DrafterConfig::Head::kGated) load_gate();
+    if (c_.head == DrafterConfig::Head::kRnn) load_recurrence();
+    if (!finder_.status().ok()) return;
+    const int64_t width = w_.recurrent ? w_.state_width() : c_.markov_rank;
     w_.markov_w2 = matrix("markov_head.markov_w2.weight", {kAny, width});
-    cut_to_vocabulary();
+    if (!finder_.status().ok()) return;
+    valid_rows(w_.markov_w1, "markov_w1 has", w_.vocab());
+    w_.markov_w2 = valid_rows(w_.markov_w2, "markov_w2 has", w_.vocab());
   }
 
-  // Tables may be padded; every valid id must be there.
-  void cut_to_vocabulary() {
-    const int64_t valid = w_.vocab();
+  // gate_proj reads [h; e].
+  void load_gate() {
+    const int64_t d = c_.hidden_size, r = c_.markov_rank;
+    const Weight gate = matrix("markov_head.gate_proj.weight", {r, d + r});
+    w_.mix_bias = bias("markov_head.gate_proj.bias", r);
     if (!finder_.status().ok()) return;
-    for (const Weight* table : {&w_.markov_w1, &w_.markov_w2})
-      if (table->out < valid)
-        return finder_.fail(
-            invalid("the markov tables have {} rows, the output head {}: the drafter was made for "
-                    "another vocabulary",
-                    table->out, valid));
-    w_.markov_w2 = w_.markov_w2.slice(0, valid);
+    w_.mix_hidden = assembler_.columns(gate, 0, d);
+    w_.mix_token = assembler_.columns(gate, d, d + r);
+  }
+
+  // joint_proj reads [s; e; h]; its rows, not the config, say how wide a state is.
+  void load_recurrence() {
+    const int64_t d = c_.hidden_size, r = c_.markov_rank;
+    const Weight joint = matrix("markov_head.joint_proj.weight", {kAny, kAny});
+    if (!finder_.status().ok()) return;
+    const int64_t width = joint.out / 3;
+    if (joint.out % 3 != 0 || joint.in != width + r + d)
+      return finder_.fail(
+          invalid("markov_head.joint_proj.weight is [{}, {}], expected [3w, w + {}] for a state of width w", joint.out,
+                  joint.in, r + d));
+    w_.mix_bias = bias("markov_head.joint_proj.bias", joint.out);
+    w_.mix_token = assembler_.columns(joint, 0, width + r);
+    w_.mix_hidden = assembler_.columns(joint, width + r, joint.in);
+    w_.recurrent = true;
   }
 
   void load_confidence() {
@@ -243,14 +350,15 @@ class DrafterLoader {
     const int64_t columns = b.info->shape[1];
     const bool with = c_.confidence_with_markov.value_or(columns != d);
     if (columns != (with ? d + r : d) || (with && r == 0))
-      finder_.fail(invalid("{} is {}, expected [1, {}]", name, shape_text(b.info->shape), with ? d + r : d));
-    w_.confidence = reader_.matrix(b);
+      return finder_.fail(invalid("{} is {}, expected [1, {}]", name, shape_text(b.info->shape), with ? d + r : d));
+    w_.confidence = reader_.template vector<float>(b);
     w_.confidence_bias = bias("confidence_head.proj.bias", 1);
   }
 
   const DrafterConfig& c_;
   Finder& finder_;
   WeightReader& reader_;
+  Assembler assembler_;
   DrafterWeights<T> w_;
 };
 

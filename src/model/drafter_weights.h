@@ -17,6 +17,9 @@ struct SharedTables {
   Weight embed;    // [vocab, d]
   Weight unembed;  // [valid ids, d]
   float mup = 1;   // divisor of the logits
+  // The norm of the target's embedding [1, d] and its epsilon, for drafters that were trained on normed rows.
+  Weight embed_norm;
+  float embed_norm_eps = 1e-6f;
 };
 
 // d: hidden size, r: markov rank, w: state width (r but for recurrent heads, whose own rows decide), V: valid ids
@@ -24,24 +27,31 @@ template <class T>
 struct DrafterWeights {
   struct Layer {
     View<const T, 1> input_norm, post_attention_norm;  // [d]
-    Weight q, k, v, o;
-    View<const T, 1> q_norm, k_norm;  // [head_dim]
-    Weight w13, w2;                   // [2 * ffn, d] rows alternate gate and up, [d, ffn]
+    Weight qkv;                                        // [(heads + 2 kv_heads) * head_dim, d]: q, k, v
+    Weight o;                                          // [d, heads * head_dim]
+    View<const T, 1> q_norm, k_norm;                   // [head_dim]
+    Weight w13, w2;                                    // [2 * ffn, d] rows alternate gate and up, [d, ffn]
   };
-  Weight fc;                             // [d, taps * width of the target]
-  View<const T, 1> hidden_norm, norm;    // [d]
-  Weight embed, unembed;                 // [vocab, d], [V, d]
-  View<const T, 1> mask_embedding;       // [d], or empty: the row of mask_token_id
-  float mup = 1;                         // divisor of the base logits
-  Weight markov_w1, markov_w2;           // [vocab, r], [V, w]; empty without a head
-  Weight mixer;                          // rnn: joint_proj [3w, w+r+d]; gated: gate_proj [r, d+r]; else empty
-  View<const float, 1> mixer_bias;       // [mixer rows] or empty
-  Weight confidence;                     // [1, d+r] or [1, d]; empty: no confidence head
+  Weight fc;                           // [d, taps * width of the target]
+  View<const T, 1> hidden_norm, norm;  // [d]
+  Weight embed, unembed;               // [vocab, d], [V, d]
+  View<const T, 1> embed_norm;         // [d], or empty: raw rows enter
+  float embed_norm_eps = 0;
+  View<const T, 1> mask;        // [d]: a row before embed_norm
+  float mup = 1;                // divisor of the base logits
+  Weight markov_w1, markov_w2;  // [vocab, r], [V, w]; empty without a head
+  // The mixer, cut by what it reads; empty for vanilla heads. rnn: rows g, c, o of joint_proj; gated: gate_proj.
+  Weight mix_hidden;  // [3w, d]      or [r, d]
+  Weight mix_token;   // [3w, w + r]  or [r, r]: state and previous token, or the latter alone
+  bool recurrent = false;
+  View<const float, 1> mix_bias;         // [3w] or [r], or empty
+  View<const float, 1> confidence;       // [d + r] or [d]; empty: no confidence head
   View<const float, 1> confidence_bias;  // [1] or empty
   std::vector<Layer> layers;
   std::shared_ptr<const void> owner;
 
   int64_t vocab() const { return unembed.out; }
+  int64_t state_width() const { return recurrent ? mix_token.out / 3 : 0; }
 };
 
 // Prefixes tried in order: model.mtp., mtp., model.dspark., dspark., model., none. Refuses, by name, a tensor that is

@@ -271,32 +271,45 @@ void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap) {
   plain(cx) ? ref::soft_cap(cx, logits, mup, cap) : cpu::soft_cap(cx, logits, mup, cap);
 }
 
-int64_t block_attention_workspace_bytes(int64_t head_dim, int64_t num_threads) {
-  return num_threads * round_up(head_dim, 16) * 4 + 1024;
-}
-
-// A drafter's blocks are small: the plain loops serve every instruction set.
-template <class T>
-void rope(Context& cx, View<T, 2> x, int64_t head_dim, int64_t start, View<const float, 1> inverse_frequencies) {
-  NIB_CHECK_EQ(head_dim % 2, 0);
-  NIB_CHECK_EQ(x.dim(1) % head_dim, 0);
-  NIB_CHECK_EQ(inverse_frequencies.dim(0), head_dim / 2);
-  NIB_CHECK(start >= 0, "position {}", start);
-  ref::rope(cx, x, head_dim, start, inverse_frequencies);
+// Sines of one library serve every instruction set.
+void rotary_table(Context& cx, View<float, 2> table, std::span<const SequenceRows> batch,
+                  View<const float, 1> inverse_frequencies) {
+  check_batch(batch, table.dim(0));
+  NIB_CHECK_EQ(table.dim(1), 2 * inverse_frequencies.dim(0));
+  ref::rotary_table(cx, table, batch, inverse_frequencies);
 }
 
 template <class T>
-void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const KeyValueRows<T>& context,
-                     const KeyValueRows<T>& block, int64_t head_dim, float scale) {
+void rope(Context& cx, View<T, 2> x, View<const float, 2> table) {
+  NIB_CHECK_EQ(x.dim(0), table.dim(0));
+  NIB_CHECK_EQ(table.dim(1) % 2, 0);
+  NIB_CHECK_EQ(x.dim(1) % table.dim(1), 0);
+  ref::rope(cx, x, table);
+}
+
+int64_t block_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t head_dim, int64_t num_threads) {
+  const int64_t width = round_up(head_dim, 16);
+  return num_threads * (rows * heads * (2 * width + 66) + 128 * width + 64) * 4 + 1024;
+}
+
+template <class T>
+void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, View<const T, 2> k, View<const T, 2> v,
+                     const PagedKv<T>& context, std::span<const BlockRows> blocks, float scale) {
+  const int64_t kv_heads = context.k.dim(2), head_dim = context.k.dim(3);
   check_same_shape(out, q);
-  check_same_shape(context.k, context.v);
-  check_same_shape(block.k, block.v);
-  NIB_CHECK_EQ(context.k.dim(1), block.k.dim(1));
-  NIB_CHECK_EQ(q.dim(1) % head_dim, 0);
-  NIB_CHECK_EQ(block.k.dim(1) % head_dim, 0);
-  NIB_CHECK_EQ(q.dim(1) % block.k.dim(1), 0);
-  NIB_CHECK(block.k.dim(0) > 0, "an empty block");
-  ref::block_attention(cx, out, q, context, block, head_dim, scale);
+  check_same_shape(k, v);
+  NIB_CHECK(context.k.shape() == context.v.shape(), "K and V caches differ in shape");
+  NIB_CHECK_EQ(k.dim(0), q.dim(0));
+  NIB_CHECK_EQ(k.dim(1), kv_heads * head_dim);
+  NIB_CHECK_EQ(q.dim(1) % k.dim(1), 0);
+  NIB_CHECK_EQ(context.block_tables.dim(0), static_cast<int64_t>(blocks.size()));
+  for (const BlockRows& b : blocks) {
+    NIB_CHECK(b.begin >= 0 && b.count >= 1 && b.begin + b.count <= q.dim(0), "rows {} + {}", b.begin, b.count);
+    NIB_CHECK(0 <= b.context_begin && b.context_begin <= b.context_end, "{} to {}", b.context_begin, b.context_end);
+    NIB_CHECK(b.context_end <= context.block_tables.dim(1) * context.block_size(), "position {} of {} blocks of {}",
+              b.context_end - 1, context.block_tables.dim(1), context.block_size());
+  }
+  ref::block_attention(cx, out, q, k, v, context, blocks, scale);
 }
 
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
@@ -324,9 +337,9 @@ template void gemm(Context&, View<float, 2>, View<const bf16, 2>, const Weight&)
   template void clip_heads(Context&, View<T, 2>, int64_t, float, View<const T, 1>, View<const float, 1>);              \
   template void norm_heads(Context&, View<T, 2>, int64_t, View<const T, 1>, float, View<const float, 1>);              \
   template void apply_gate(Context&, View<T, 2>, View<const T, 2>, int64_t, GateAct);                                  \
-  template void rope(Context&, View<T, 2>, int64_t, int64_t, View<const float, 1>);                                    \
-  template void block_attention(Context&, View<T, 2>, View<const T, 2>, const KeyValueRows<T>&,                        \
-                                const KeyValueRows<T>&, int64_t, float);
+  template void rope(Context&, View<T, 2>, View<const float, 2>);                                                      \
+  template void block_attention(Context&, View<T, 2>, View<const T, 2>, View<const T, 2>, View<const T, 2>,            \
+                                const PagedKv<T>&, std::span<const BlockRows>, float);
 NIB_INSTANTIATE(float)
 NIB_INSTANTIATE(bf16)
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "compute/ops/attention.h"
+#include "compute/ops/block_attention.h"
 #include "compute/ops/depth_mix.h"
 #include "compute/ops/experts.h"
 #include "compute/ops/norm.h"
@@ -64,10 +65,12 @@ template <class T>
 void apply_gate(Context& cx, View<T, 2> y, View<const T, 2> gate, int64_t heads, ops::GateAct act);
 void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap);
 
+void rotary_table(Context& cx, View<float, 2> table, std::span<const SequenceRows> batch,
+                  View<const float, 1> inverse_frequencies);
 template <class T>
-void rope(Context& cx, View<T, 2> x, int64_t head_dim, int64_t start, View<const float, 1> inverse_frequencies);
+void rope(Context& cx, View<T, 2> x, View<const float, 2> table);
 template <class T>
-void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, const KeyValueRows<T>& context,
-                     const KeyValueRows<T>& block, int64_t head_dim, float scale);
+void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, View<const T, 2> k, View<const T, 2> v,
+                     const PagedKv<T>& context, std::span<const BlockRows> blocks, float scale);
 
 }  // namespace nib::ref
