@@ -6,6 +6,7 @@
 #pragma once
 
 #include "compute/ops/attention.h"
+#include "compute/ops/block_attention.h"
 #include "compute/ops/depth_mix.h"
 #include "compute/ops/experts.h"
 #include "compute/ops/norm.h"
@@ -60,5 +61,11 @@ void norm_heads(Context& cx, View<T, 2> x, int64_t head_dim, View<const T, 1> we
 template <class T>
 void apply_gate(Context& cx, View<T, 2> y, View<const T, 2> gate, int64_t heads, ops::GateAct act);
 void soft_cap(Context& cx, View<float, 2> logits, float mup, float cap);
+
+template <class T>
+void rope(Context& cx, View<T, 2> x, View<const float, 2> table);
+template <class T>
+void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, View<const T, 2> k, View<const T, 2> v,
+                     const PagedKv<T>& context, std::span<const BlockRows> blocks, float scale);
 
 }  // namespace nib::cpu

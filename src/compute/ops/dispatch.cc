@@ -284,7 +284,7 @@ void rope(Context& cx, View<T, 2> x, View<const float, 2> table) {
   NIB_CHECK_EQ(x.dim(0), table.dim(0));
   NIB_CHECK_EQ(table.dim(1) % 2, 0);
   NIB_CHECK_EQ(x.dim(1) % table.dim(1), 0);
-  ref::rope(cx, x, table);
+  plain(cx) ? ref::rope(cx, x, table) : cpu::rope(cx, x, table);
 }
 
 int64_t block_attention_workspace_bytes(int64_t rows, int64_t heads, int64_t head_dim, int64_t num_threads) {
@@ -309,7 +309,8 @@ void block_attention(Context& cx, View<T, 2> out, View<const T, 2> q, View<const
     NIB_CHECK(b.context_end <= context.block_tables.dim(1) * context.block_size(), "position {} of {} blocks of {}",
               b.context_end - 1, context.block_tables.dim(1), context.block_size());
   }
-  ref::block_attention(cx, out, q, k, v, context, blocks, scale);
+  plain(cx) ? ref::block_attention(cx, out, q, k, v, context, blocks, scale)
+            : cpu::block_attention(cx, out, q, k, v, context, blocks, scale);
 }
 
 template void gemm(Context&, View<float, 2>, View<const float, 2>, const Weight&);
