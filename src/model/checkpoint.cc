@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -55,6 +56,20 @@ Result<std::set<std::string>> shard_files(const Json& weight_map) {
     files.insert(name);
   }
   return files;
+}
+
+// N of the first file STEM-xxxxx-of-0000N.safetensors; 0: there is none.
+int count_of_numbered(const fs::path& folder, const std::string& stem) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    int index = 0, count = 0, end = 0;
+    if (!name.starts_with(stem + "-")) continue;
+    const char* rest = name.c_str() + stem.size();
+    if (std::sscanf(rest, "-%5d-of-%5d.safetensors%n", &index, &count, &end) == 2 && end > 0 && rest[end] == 0)
+      return count;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -112,6 +127,26 @@ Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
     NIB_TRY(c.add_shard(folder / file));
   }
   NIB_TRY(c.check_index(index["weight_map"]));
+  return c;
+}
+
+bool Checkpoint::has_numbered(const fs::path& folder, const std::string& stem) {
+  return count_of_numbered(folder, stem) > 0;
+}
+
+Result<Checkpoint> Checkpoint::open_numbered(const fs::path& folder, const std::string& stem) {
+  Checkpoint c;
+  const int count = count_of_numbered(folder, stem);
+  if (count <= 0) return Status(Code::kNotFound, fmt::format("{}: holds no {}-00001-of-...", folder.string(), stem));
+  for (int i = 1; i <= count; ++i) {
+    const fs::path file = folder / fmt::format("{}-{:05}-of-{:05}.safetensors", stem, i, count);
+    std::error_code error;
+    if (!fs::exists(file, error))
+      return Status(
+          Code::kNotFound,
+          fmt::format("{}: is missing beside the other shards; download the checkpoint again", file.string()));
+    NIB_TRY(c.add_shard(file));
+  }
   return c;
 }
 

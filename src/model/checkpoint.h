@@ -24,6 +24,9 @@ class Checkpoint {
   // Reads and checks every header: size, JSON, dtype, shape x dtype = bytes, bounds, overlap, duplicates, and that
   // index and shards agree. Maps nothing yet.
   static Result<Checkpoint> open(const std::filesystem::path& folder);
+  // The files STEM-00001-of-0000N.safetensors of a folder, which no index lists: all N, or none is found.
+  static Result<Checkpoint> open_numbered(const std::filesystem::path& folder, const std::string& stem);
+  static bool has_numbered(const std::filesystem::path& folder, const std::string& stem);
   // One safetensors file on its own, mapped: debug inputs, references.
   static Result<Checkpoint> open_file(const std::filesystem::path& file);
 

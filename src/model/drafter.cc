@@ -352,7 +352,8 @@ void DSpark<T>::add_bias(Context& cx, View<const int32_t, 1> active, View<const 
   ops::gemm<T, float>(cx, bias, m, w_.markov_w2);
   cx.pool.parallel_for(n, [&](int64_t i, int) {
     float* logits = &output.logits(active(i), k, 0);
-    for (int64_t v = 0; v < bias.dim(1); ++v) logits[v] += bias(i, v);
+    const float* add = bias.row(i);
+    for (int64_t v = 0; v < bias.dim(1); ++v) logits[v] += add[v];
   });
 }
 
@@ -441,10 +442,7 @@ Result<std::unique_ptr<Drafter>> make_drafter(const DrafterConfig& config, Check
 Result<std::unique_ptr<Drafter>> load_drafter(const std::filesystem::path& folder, const DrafterOptions& options,
                                               const SharedTables* shared) {
   NIB_ASSIGN(const DrafterConfig config, DrafterConfig::load(folder));
-  std::error_code error;
-  const std::filesystem::path own = folder / "mtp.safetensors";
-  const bool in_target = std::filesystem::exists(own, error);
-  NIB_ASSIGN(Checkpoint checkpoint, in_target ? Checkpoint::open_file(own) : Checkpoint::open(folder));
+  NIB_ASSIGN(Checkpoint checkpoint, open_drafter_checkpoint(folder));
   return make_drafter(config, std::move(checkpoint), options, shared);
 }
 

@@ -13,23 +13,70 @@ namespace {
 constexpr int64_t kMaxSize = 1 << 24;  // of any one axis
 constexpr const char* kFile = "config.json";
 
-// One flat object: what stands at the top wins over transformer_layer_config, dflash_config over both.
+using Object = Result<const Json*>;
+
+// The object under a key, null if there is none.
+Object nested(const Json& config, const char* key) {
+  if (!config.contains(key) || config[key].is_null()) return nullptr;
+  if (!config[key].is_object()) return invalid("{}: {} must be an object", kFile, key);
+  return &config[key];
+}
+
+void merge(Json& flat, const Json& object) {
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null()) flat[key] = value;
+}
+
+// A drafter's own object made flat: what stands at its top wins over transformer_layer_config, dflash_config over both.
+Status add_own(Json& flat, const Json& own) {
+  NIB_ASSIGN(const Json* layers, nested(own, "transformer_layer_config"));
+  NIB_ASSIGN(const Json* dflash, nested(own, "dflash_config"));
+  if (layers) merge(flat, *layers);
+  merge(flat, own);
+  if (dflash) merge(flat, *dflash);
+  return {};
+}
+
+// The keys dspark_x of a target's config, as x; two have a name of their own elsewhere.
+Json without_prefix(const Json& config) {
+  constexpr std::string_view kPrefix = "dspark_";
+  Json own = Json::object();
+  for (const auto& [key, value] : config.items())
+    if (key.starts_with(kPrefix)) own[key.substr(kPrefix.size())] = value;
+  if (own.contains("noise_token_id")) own["mask_token_id"] = own["noise_token_id"];
+  if (config.contains("num_nextn_predict_layers")) own["num_draft_layers"] = config["num_nextn_predict_layers"];
+  return own;
+}
+
+// Of the target a drafter takes what it shares with it, and never the geometry of its layers.
+Json shared_with_target(const Json& target) {
+  Json flat = Json::object();
+  for (const char* key : {"hidden_size", "vocab_size", "rms_norm_eps"})
+    if (target.contains(key)) flat[key] = target[key];
+  return flat;
+}
+
+// One flat object of a drafter's own config.json, or of what its target's says of it.
 Result<Json> flattened(const Json& config) {
   if (!config.is_object()) return invalid("{}: expected a JSON object", kFile);
+  NIB_ASSIGN(const Json* text, nested(config, "text_config"));
+  for (const Json* object : {&config, text})
+    for (const char* key : {"dspark_config", "mtp_config", "draft_config"}) {
+      if (!object) continue;
+      NIB_ASSIGN(const Json* own, nested(*object, key));
+      if (!own) continue;
+      Json flat = shared_with_target(text ? *text : config);
+      NIB_TRY(add_own(flat, *own));
+      return flat;
+    }
+  for (const Json* object : {&config, text}) {
+    if (!object || !object->contains("dspark_block_size")) continue;
+    Json flat = shared_with_target(*object);
+    NIB_TRY(add_own(flat, without_prefix(*object)));
+    return flat;
+  }
   Json flat = Json::object();
-  const auto merge = [&](const Json& object) {
-    for (const auto& [key, value] : object.items())
-      if (!value.is_null()) flat[key] = value;
-  };
-  const auto nested = [&](const char* key) -> Status {
-    if (!config.contains(key) || config[key].is_null()) return {};
-    if (!config[key].is_object()) return invalid("{}: {} must be an object", kFile, key);
-    merge(config[key]);
-    return {};
-  };
-  NIB_TRY(nested("transformer_layer_config"));
-  merge(config);
-  NIB_TRY(nested("dflash_config"));
+  NIB_TRY(add_own(flat, config));
   return flat;
 }
 
@@ -146,12 +193,27 @@ Result<DrafterConfig> DrafterConfig::from_json(const Json& config) {
   c.mask_token_id = static_cast<int32_t>(f.integer("mask_token_id", 0, kMaxSize));
   c.taps = read_taps(f, flat);
   c.embed_norm = f.boolean("embed_norm", false);
+  c.target_hidden_size = f.integer("target_hidden_size", 1, kMaxSize, c.hidden_size);
+  c.num_target_layers = f.integer("num_target_layers", 0, kMaxSize, 0);
   c.mup = f.number("logits_mup_width_multiplier", 1e-6, 1e6, 1);
   read_head(f, c);
   refuse_unsupported(f);
   check_heads(f, c);
   NIB_TRY(f.status());
   return c;
+}
+
+Status check_target(const DrafterConfig& drafter, const ModelConfig& target) {
+  if (drafter.target_hidden_size != target.hidden_size)
+    return invalid("the drafter was made for a target of hidden size {}, this one's is {}", drafter.target_hidden_size,
+                   target.hidden_size);
+  if (drafter.vocab_size < target.unpadded_vocab_size || drafter.vocab_size > target.vocab_size)
+    return invalid("the drafter was made for a vocabulary of {}, the target's is {} (padded to {})", drafter.vocab_size,
+                   target.unpadded_vocab_size, target.vocab_size);
+  if (drafter.num_target_layers != 0 && drafter.num_target_layers != target.num_layers())
+    return invalid("the drafter was made for a target of {} layers, this one has {}", drafter.num_target_layers,
+                   target.num_layers());
+  return resolve_taps(drafter.taps, target.num_layers()).status();
 }
 
 Result<DrafterConfig> DrafterConfig::load(const std::filesystem::path& folder) {

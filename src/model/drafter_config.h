@@ -1,8 +1,12 @@
-// The constants of a DSpark drafter, read from its own config.json and never from the target's.
+// The constants of a DSpark drafter, read from its own config.json or from its own place in the target's.
 //   NIB_ASSIGN(DrafterConfig c, DrafterConfig::load(folder));
 //   c.max_draft_tokens();                       // 7
 //   NIB_TRY(c.check_draft_length(num_speculative_tokens));
-// Both placements are read: all keys at the top, or some in "dflash_config" (which wins) or "transformer_layer_config".
+//   NIB_TRY(check_target(c, model_config));
+// Placements read, the first that is there: an object "dspark_config", "mtp_config" or "draft_config" in the target's
+// config.json (or in its text_config); keys "dspark_..." there; all keys at the top. In each of them some may stand in
+// "dflash_config" (which wins) or "transformer_layer_config". From the target come hidden_size, vocab_size and
+// rms_norm_eps if the drafter does not say them, never heads or widths of layers.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +16,14 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "model/config.h"
 #include "model/taps.h"
 
 namespace nib {
 
 struct DrafterConfig {
   int64_t hidden_size = 0, num_layers = 0, intermediate_size = 0, vocab_size = 0;
+  int64_t target_hidden_size = 0, num_target_layers = 0;  // of the target it was made for; 0 layers: not said
   int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   double rms_norm_eps = 1e-6, rope_theta = 10000;
   int64_t block_size = 0;          // slots of the trained block, the anchor's included
@@ -39,5 +45,8 @@ struct DrafterConfig {
   static Result<DrafterConfig> from_json(const Json& config);
   static Result<DrafterConfig> load(const std::filesystem::path& folder);
 };
+
+// A drafter made for another target (width, vocabulary, a tap beyond its layers) is refused with a sentence.
+Status check_target(const DrafterConfig& drafter, const ModelConfig& target);
 
 }  // namespace nib

@@ -61,6 +61,22 @@ class Finder {
                    join(std::vector<std::string>{"model.mtp.", "mtp.", "model.dspark.", "dspark.", "model."}));
   }
 
+  // Layers in the style of Inkling itself, which this drafter has no code for.
+  Status refuse_other_layers() const {
+    for (const auto& [name, t] : checkpoint_.tensors()) {
+      if (!name.starts_with(prefix_ + "layers.")) continue;
+      for (const char* part : {"conv", "sink", ".wr"})
+        if (name.find(part, prefix_.size()) != std::string::npos)
+          return Status(
+              Code::kUnimplemented,
+              fmt::format("{}: {} belongs to a draft layer in the style of Inkling (short convolutions, sinks, "
+                          "relative positions); draft layers with q_norm, k_norm and rotary positions are "
+                          "supported",
+                          checkpoint_.shard_name(t), name));
+    }
+    return {};
+  }
+
   // Absent: empty. Present in another shape or dtype: noted, empty.
   BoundTensor optional(const std::string& name, const std::vector<int64_t>& expected) {
     for (const std::string& spelling : spellings(name)) {
@@ -364,6 +380,13 @@ class DrafterLoader {
 
 }  // namespace
 
+Result<Checkpoint> open_drafter_checkpoint(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::path single = folder / "mtp.safetensors";
+  if (std::filesystem::exists(single, error)) return Checkpoint::open_file(single);
+  return Checkpoint::has_numbered(folder, "mtp") ? Checkpoint::open_numbered(folder, "mtp") : Checkpoint::open(folder);
+}
+
 template <class T>
 Result<DrafterWeights<T>> load_drafter_weights(const DrafterConfig& config, Checkpoint checkpoint,
                                                const SharedTables* shared) {
@@ -371,6 +394,7 @@ Result<DrafterWeights<T>> load_drafter_weights(const DrafterConfig& config, Chec
   NIB_TRY(owned->map());
   Finder finder(*owned);
   NIB_TRY(finder.choose_prefix());
+  NIB_TRY(finder.refuse_other_layers());
   WeightReader reader(owned, false);
   DrafterWeights<T> weights = DrafterLoader<T>(config, finder, reader).load(shared);
   NIB_TRY(finder.status());

@@ -54,6 +54,10 @@ struct DrafterWeights {
   int64_t state_width() const { return recurrent ? mix_token.out / 3 : 0; }
 };
 
+// The drafter's file in its own folder or in its target's: mtp.safetensors, else mtp-0000N-of-0000M.safetensors, else
+// the folder's checkpoint.
+Result<Checkpoint> open_drafter_checkpoint(const std::filesystem::path& folder);
+
 // Prefixes tried in order: model.mtp., mtp., model.dspark., dspark., model., none. Refuses, by name, a tensor that is
 // missing, has another shape or dtype than the config says, or that nothing reads. `shared` may be null for a drafter
 // that brings embed_tokens and lm_head.
