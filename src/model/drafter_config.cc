@@ -217,7 +217,9 @@ Status check_target(const DrafterConfig& drafter, const ModelConfig& target) {
 }
 
 Result<DrafterConfig> DrafterConfig::load(const std::filesystem::path& folder) {
-  NIB_ASSIGN(const Json json, read_json_file(folder / kFile));
+  std::error_code error;
+  const bool own = std::filesystem::exists(folder / "dspark_config.json", error);
+  NIB_ASSIGN(const Json json, read_json_file(folder / (own ? "dspark_config.json" : kFile)));
   return from_json(json);
 }
 

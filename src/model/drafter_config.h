@@ -43,7 +43,9 @@ struct DrafterConfig {
   Status check_draft_length(int64_t num_tokens) const;
 
   static Result<DrafterConfig> from_json(const Json& config);
+  // The folder's dspark_config.json, a drafter's own beside the target's config.json; else its config.json.
   static Result<DrafterConfig> load(const std::filesystem::path& folder);
+  bool operator==(const DrafterConfig&) const = default;
 };
 
 // A drafter made for another target (width, vocabulary, a tap beyond its layers) is refused with a sentence.
