@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/token_constraint.h"
+
 namespace nib {
 
 // Defaults are those of the API. Checked by check_sampling() before a request is queued.
@@ -97,6 +99,8 @@ struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   int64_t priority = 0;  // lower runs earlier, under priority scheduling
+  // One for each of the n sequences, made by the engine thread; empty: any token may come.
+  std::function<std::unique_ptr<TokenConstraint>()> make_constraint;
 };
 
 }  // namespace nib

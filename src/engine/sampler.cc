@@ -5,30 +5,18 @@
 #include <cmath>
 #include <limits>
 
-#include "engine/noise.h"
+#include "engine/spec_decode/rejection_sampler.h"
+#include "engine/token_constraint.h"
 
 namespace nib {
 
 namespace {
-
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
-// Rarer tokens are never drawn: over a vocabulary of 200,000 their sum would still be seen in long outputs.
-constexpr double kMinProbability = 1e-9;
 
 bool all_finite(std::span<const float> x) {
   constexpr uint32_t kExponent = 0x7f800000u;
   uint32_t bad = 0;
   for (float f : x) bad |= (std::bit_cast<uint32_t>(f) & kExponent) == kExponent;
   return bad == 0;
-}
-
-// The lowest id among the largest; -1 if all are masked.
-int32_t argmax(std::span<const float> x) {
-  float best = kMasked;
-  int32_t at = -1;
-  for (size_t i = 0; i < x.size(); ++i)
-    if (x[i] > best) best = x[i], at = static_cast<int32_t>(i);
-  return at;
 }
 
 // The maximum and the logarithm of the sum of exp(scale * (x - maximum)), added in id order.
@@ -49,48 +37,15 @@ LogSum log_sum_exp(std::span<const float> x, float scale = 1) {
   return s;
 }
 
-struct Winner {
-  int32_t id = -1;
-  float logit = kMasked;
-  double score = -std::numeric_limits<double>::infinity();
-};
-
-// argmax over i of scale * (logit_i - max) + gumbel(id_i), among ids at least as likely as `floor` (a scaled logit).
-// get(i) is the i-th {logit, id}. Most ids cannot reach the best score so far and cost one hash or less.
-template <class Get>
-Winner gumbel_argmax(size_t count, const Get& get, float max, double scale, double floor, const Noise& noise) {
-  Winner best;
-  for (size_t i = 0; i < count; ++i) {
-    const auto [logit, id] = get(i);
-    const double scaled = scale * (static_cast<double>(logit) - max);
-    if (!(scaled >= floor) || scaled + Noise::kMax < best.score) continue;
-    if (scaled + noise.gumbel_bound(id) < best.score) continue;
-    const double score = scaled + noise.gumbel(id);
-    if (score > best.score || (score == best.score && id < best.id)) best = {id, logit, score};
-  }
-  return best;
-}
-
-// Draws, then repeats without the ids below kMinProbability in the rare case that one of them won.
-template <class Get>
-int32_t draw_from(size_t count, const Get& get, float max, double scale, const Noise& noise) {
-  const Winner w = gumbel_argmax(count, get, max, scale, -std::numeric_limits<double>::max(), noise);
-  const double relative = scale * (static_cast<double>(w.logit) - max);
-  if (relative >= std::log(kMinProbability * static_cast<double>(count))) return w.id;  // the sum is at most count
-  double sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += std::exp(scale * (static_cast<double>(get(i).logit) - max));
-  return gumbel_argmax(count, get, max, scale, std::log(kMinProbability * sum), noise).id;
-}
-
-void apply_penalties(std::span<float> x, const SamplingState& state) {
+void apply_penalties(std::span<float> x, const SamplingState& state, std::span<const int32_t> assumed) {
   const SamplingParams& p = state.params();
   const auto repetition = static_cast<float>(p.repetition_penalty), presence = static_cast<float>(p.presence_penalty),
              frequency = static_cast<float>(p.frequency_penalty);
-  for (const TokenCount& c : state.counts()) {
+  state.for_each_count(assumed, [&](const TokenCount& c) {
     float& logit = x[c.id];
     logit = logit > 0 ? logit / repetition : logit * repetition;
     if (c.in_output > 0) logit -= frequency * static_cast<float>(c.in_output) + presence;
-  }
+  });
 }
 
 // Everything but the allowed ids is masked.
@@ -101,6 +56,11 @@ void keep_allowed(std::span<const float> from, std::span<float> to, const std::v
   }
   std::fill(to.begin(), to.end(), kMasked);
   for (int32_t id : allowed) to[id] = from[id];
+}
+
+void keep_allowed(std::span<const uint32_t> mask, std::span<float> x) {
+  for (size_t id = 0; id < x.size(); ++id)
+    if (!is_allowed(mask, static_cast<int32_t>(id))) x[id] = kMasked;
 }
 
 }  // namespace
@@ -118,14 +78,26 @@ void Sampler::prepare(std::span<const SampleRow> rows) {
   banned_.clear();
   for (const SampleRow& row : rows) {
     const SamplingParams& p = row.state->params();
-    Ready ready{
-        row, 0, p.top_k > 0 ? std::min(p.top_k, vocab_size_) : vocab_size_, p.top_p, std::log(p.min_p), banned_.size(),
-        0};
-    if (p.temperature > 0) ready.inverse_temperature = static_cast<float>(1 / std::max(p.temperature, 0.01));
+    check_row(row);
+    Ready ready{row,
+                inverse_temperature(p.temperature),
+                p.top_k > 0 ? std::min(p.top_k, vocab_size_) : vocab_size_,
+                p.top_p,
+                std::log(p.min_p),
+                banned_.size(),
+                0};
     row.state->banned_now(row.output, banned_);
     ready.banned_end = banned_.size();
     rows_.push_back(ready);
   }
+}
+
+void Sampler::check_row(const SampleRow& row) const {
+  NIB_CHECK(row.num_assumed <= static_cast<int64_t>(row.output.size()), "{} drafts assumed of {} tokens",
+            row.num_assumed, row.output.size());
+  for (int32_t id : row.output.last(row.num_assumed)) NIB_CHECK(id >= 0 && id < vocab_size_, "draft {} assumed", id);
+  if (!row.allowed.empty()) NIB_CHECK_EQ(static_cast<int64_t>(row.allowed.size()), mask_words(vocab_size_));
+  if (!row.draft_logits.empty()) NIB_CHECK_EQ(static_cast<int64_t>(row.draft_logits.size()), vocab_size_);
 }
 
 void Sampler::sample(View<const float, 2> logits, std::vector<Sample>& samples) {
@@ -145,11 +117,11 @@ Sample Sampler::sample_row(std::span<const float> logits, const Ready& row, Scra
     return out;
   }
   const std::span<const float> processed = process(logits, row, scratch);
-  out.token = draw(processed, row, scratch);
+  out.token = draw_token(processed, row, scratch);
   if (out.token < 0) {
     out.error = fmt::format(
-        "No token is left to sample at position {}: allowed_token_ids, bad_words, logit_bias and min_tokens exclude "
-        "all of them.",
+        "No token is left to sample at position {}: allowed_token_ids, bad_words, logit_bias, min_tokens and the output"
+        " format exclude all of them.",
         row.row.position);
     return out;
   }
@@ -164,29 +136,37 @@ Sample Sampler::sample_row(std::span<const float> logits, const Ready& row, Scra
 std::span<const float> Sampler::process(std::span<const float> logits, const Ready& row, Scratch& scratch) const {
   const SamplingState& state = *row.row.state;
   const std::span banned(banned_.data() + row.banned_begin, banned_.data() + row.banned_end);
-  if (!state.edits_logits() && banned.empty()) return logits;
+  if (!state.edits_logits() && banned.empty() && row.row.allowed.empty()) return logits;
   const std::span<float> x = scratch.logits;
   keep_allowed(logits, x, state.params().allowed_token_ids);
+  if (!row.row.allowed.empty()) keep_allowed(row.row.allowed, x);
   for (int32_t id : banned) x[id] = kMasked;
   for (const auto& [id, bias] : state.params().logit_bias) x[id] += std::clamp(bias, -100.0f, 100.0f);
-  apply_penalties(x, state);
+  apply_penalties(x, state, row.row.output.last(row.row.num_assumed));
   return x;
 }
 
-int32_t Sampler::draw(std::span<const float> logits, const Ready& row, Scratch& scratch) const {
+int32_t Sampler::draw_token(std::span<const float> logits, const Ready& row, Scratch& scratch) const {
   const int32_t best = argmax(logits);
   if (row.inverse_temperature == 0 || best < 0) return best;
-  const Noise noise(row.row.state->seed(), row.row.position);
-  const double scale = row.inverse_temperature;
   const float max = logits[best];
-  if (row.top_k == vocab_size_ && row.top_p == 1 && !std::isfinite(row.log_min_p)) {
-    const auto get = [&](size_t i) { return Candidate{logits[i], static_cast<int32_t>(i)}; };
-    return draw_from(logits.size(), get, max, scale, noise);
-  }
+  if (!truncates(row)) return draw_from(softmax_of(logits, max, row.inverse_temperature), row.row);
   std::vector<Candidate>& kept = scratch.candidates;
   truncate(logits, row, kept);
-  return draw_from(
-      kept.size(), [&](size_t i) { return kept[i]; }, max, scale, noise);
+  return draw_from(softmax_of(std::span<const Candidate>(kept), max, row.inverse_temperature), row.row);
+}
+
+template <class Get>
+int32_t Sampler::draw_from(const Softmax<Get>& p, const SampleRow& row) const {
+  const uint64_t seed = row.state->seed();
+  if (!row.coupled)
+    if (const auto q = proposal_of(row.draft, row.draft_logits, vocab_size_, p.scale))
+      return rejection_sample(p, *q, seed, row.position);
+  return draw(p, Noise(seed, row.position));
+}
+
+bool Sampler::truncates(const Ready& row) const {
+  return row.top_k < vocab_size_ || row.top_p < 1 || std::isfinite(row.log_min_p);
 }
 
 // min-p, then top-k, then top-p over what is left; equal logits rank by id; at least one candidate stays.
@@ -223,8 +203,7 @@ void Sampler::truncate(std::span<const float> logits, const Ready& row, std::vec
 // scratch.logits becomes the distribution that was drawn from: scaled, and masked where it was truncated.
 void Sampler::cut_to_candidates(std::span<const float> processed, const Ready& row, Scratch& scratch) const {
   const float scale = row.inverse_temperature == 0 ? 1 : row.inverse_temperature;
-  const bool truncated = row.top_k < vocab_size_ || row.top_p < 1 || std::isfinite(row.log_min_p);
-  if (row.inverse_temperature == 0 || !truncated) {
+  if (row.inverse_temperature == 0 || !truncates(row)) {
     for (size_t i = 0; i < processed.size(); ++i) scratch.logits[i] = processed[i] * scale;
     return;
   }

@@ -30,6 +30,7 @@ struct Sequence {
   int64_t num_planned = 0;             // rows in the current step
   SequenceCache cache;
   SamplingState sampling;
+  std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
   RequestTimes times;
 
   int64_t num_prompt() const { return static_cast<int64_t>(prompt.size()); }
@@ -63,7 +64,8 @@ inline Sequence::Sequence(RequestState& r, int32_t i)
       index(i),
       state(i == 0 ? State::kWaiting : State::kAttached),
       prompt(r.request.prompt),
-      sampling(r.request.sampling, r.seed + static_cast<uint64_t>(i), r.request.prompt) {
+      sampling(r.request.sampling, r.seed + static_cast<uint64_t>(i), r.request.prompt),
+      constraint(r.request.make_constraint ? r.request.make_constraint() : nullptr) {
   times.arrival_ns = r.arrival_ns;
 }
 
