@@ -6,22 +6,17 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <random>
 
 #include "engine/noise.h"
+#include "engine/spec_decode/draft_sampler.h"
+#include "engine/testing/distribution.h"
+#include "engine/token_constraint.h"
 
 namespace nib {
 namespace {
 
+using namespace testing;
 using ::testing::HasSubstr;
-
-std::vector<float> random_logits(int64_t vocab, uint64_t seed, double width = 3) {
-  std::mt19937_64 rng(seed);
-  std::normal_distribution<float> normal(0, static_cast<float>(width));
-  std::vector<float> x(vocab);
-  for (float& f : x) f = normal(rng);
-  return x;
-}
 
 class Draws {
  public:
@@ -33,7 +28,10 @@ class Draws {
              const std::vector<int32_t>& output = {}) {
     SamplingState state(p, seed, prompt);
     for (int32_t t : output) state.append(t);
-    const SampleRow row{0, position, &state, output};
+    return one(SampleRow{0, position, &state, output});
+  }
+
+  Sample one(const SampleRow& row) {
     std::vector<Sample> out;
     sampler_.prepare({&row, 1});
     sampler_.sample(View<const float, 2>(logits_.data(), {1, vocab()}), out);
@@ -53,84 +51,13 @@ class Draws {
   Sampler sampler_;
 };
 
-// The distribution by definition, in double precision, with full sorts.
-std::vector<double> slow_distribution(const std::vector<float>& logits, const SamplingParams& p) {
-  std::vector<int32_t> order(logits.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  const auto weight = [&](int32_t id) {
-    return std::exp((static_cast<double>(logits[id]) - logits[order[0]]) / p.temperature);
-  };
-  std::erase_if(order, [&](int32_t id) { return weight(id) < p.min_p; });
-  if (p.top_k > 0 && static_cast<int64_t>(order.size()) > p.top_k) order.resize(p.top_k);
-  double total = 0, mass = 0;
-  for (int32_t id : order) total += weight(id);
-  for (size_t i = 0; i < order.size(); ++i) {
-    mass += weight(order[i]);
-    if (mass >= p.top_p * total) order.resize(i + 1);
-  }
-  std::vector<double> out(logits.size(), 0.0);
-  double kept = 0;
-  for (int32_t id : order) kept += weight(id);
-  for (int32_t id : order) out[id] = weight(id) / kept;
-  return out;
-}
-
-struct Setting {
-  std::string name;
-  double temperature, top_p, min_p;
-  int64_t top_k;
-};
-
-const std::vector<Setting> kSettings = {
-    {"plain", 1, 1, 0, 0},
-    {"cold", 0.3, 1, 0, -1},
-    {"hot", 2.5, 1, 0, 0},
-    {"top_k", 1, 1, 0, 5},
-    {"top_k of 1", 1, 1, 0, 1},
-    {"top_p", 1, 0.8, 0, 0},
-    {"tiny top_p", 1, 1e-6, 0, 0},
-    {"min_p", 1, 1, 0.1, 0},
-    {"min_p of 1", 1, 1, 1, 0},
-    {"all", 0.8, 0.9, 0.02, 9},
-    {"top_k beyond", 1, 0.95, 0, 1000},
-};
-
-SamplingParams params_of(const Setting& s) {
-  SamplingParams p;
-  p.temperature = s.temperature, p.top_p = s.top_p, p.min_p = s.min_p, p.top_k = s.top_k;
-  return p;
-}
-
-// Upper 1e-6 point of the chi-square distribution (Wilson-Hilferty).
-double chi_square_limit(double degrees) {
-  const double z = 4.75, a = 2 / (9 * degrees);
-  return degrees * std::pow(1 - a + z * std::sqrt(a), 3);
-}
-
 TEST(Sampler, DrawsTheDistributionOfItsDefinition) {
   const std::vector<float> logits = random_logits(24, 5, 1.5);
   constexpr int64_t kDraws = 40000;
   for (const Setting& s : kSettings) {
-    const std::vector<double> expected = slow_distribution(logits, params_of(s));
-    const std::vector<int64_t> seen = Draws(logits).histogram(params_of(s), kDraws);
-    double chi_square = 0, degrees = -1, rest = 0, rest_seen = 0;
-    for (size_t id = 0; id < logits.size(); ++id) {
-      const double e = expected[id] * kDraws;
-      if (e == 0) {
-        EXPECT_EQ(seen[id], 0) << s.name << ": id " << id << " is cut off";
-      }
-      if (e < 8) {
-        rest += e, rest_seen += static_cast<double>(seen[id]);
-        continue;
-      }
-      chi_square += (static_cast<double>(seen[id]) - e) * (static_cast<double>(seen[id]) - e) / e;
-      ++degrees;
-    }
-    if (rest > 8) chi_square += (rest_seen - rest) * (rest_seen - rest) / rest, ++degrees;
-    if (degrees > 0) {
-      EXPECT_LT(chi_square, chi_square_limit(degrees)) << s.name;
-    }
+    const ChiSquare fit =
+        chi_square(distribution_of(logits, params_of(s)), Draws(logits).histogram(params_of(s), kDraws));
+    EXPECT_LT(fit.value, fit.limit) << s.name;
   }
 }
 
@@ -141,7 +68,7 @@ TEST(Sampler, EqualsTheSlowArgmaxOfNoisyLogits) {
       const std::vector<float> logits = random_logits(vocab, trial);
       Draws draws(logits);
       for (const Setting& s : kSettings) {
-        const std::vector<double> allowed = slow_distribution(logits, params_of(s));
+        const std::vector<double> allowed = distribution_of(logits, params_of(s));
         const Noise noise(trial, 11);
         int32_t best = -1;
         double best_score = 0;
@@ -168,6 +95,33 @@ TEST(Noise, TheBoundHoldsAndIsMostlyClose) {
     }
   }
   EXPECT_GT(close, 80000);
+}
+
+TEST(Noise, OfTheTargetStaysWhatItWas) {
+  EXPECT_DOUBLE_EQ(Noise(1, 2).gumbel(3), 0.11592983479109675);
+  EXPECT_DOUBLE_EQ(Noise(77, 1000000).gumbel(200000), -0.50129211530935569);
+}
+
+TEST(Noise, StreamsPositionsAndBlocksDiffer) {
+  using enum NoiseStream;
+  const std::vector<Noise> noises = {
+      Noise(1, 5),           Noise(1, 6),           Noise(1, 5, kDraft),   Noise(1, 5, kAccept), Noise(1, 5, kResample),
+      Noise::draft(1, 4, 5), Noise::draft(1, 3, 5), Noise::draft(1, 4, 6), Noise::draft(2, 4, 5)};
+  for (size_t a = 0; a < noises.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) EXPECT_NE(noises[a].uniform(), noises[b].uniform()) << a << " " << b;
+  }
+}
+
+TEST(Noise, UniformsHaveTheirMeanAndVariance) {
+  double sum = 0, squares = 0;
+  constexpr int64_t kCount = 100000;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const double u = Noise(5, i, NoiseStream::kAccept).uniform();
+    ASSERT_TRUE(0 < u && u <= 1) << u;
+    sum += u, squares += u * u;
+  }
+  EXPECT_NEAR(sum / kCount, 1.0 / 2, 0.004);
+  EXPECT_NEAR(squares / kCount, 1.0 / 3, 0.004);
 }
 
 TEST(Noise, DependsOnSeedPositionAndId) {
@@ -349,7 +303,7 @@ TEST(Sampler, ProcessedLogprobsAreOfTheDistributionThatWasDrawnFrom) {
     SamplingParams p = params_of(s);
     p.processed_logprobs = true;
     p.num_logprobs = 40;
-    const std::vector<double> expected = slow_distribution(logits, p);
+    const std::vector<double> expected = distribution_of(logits, p);
     const Sample sample = Draws(logits).one(p, 4, 4);
     for (const TokenLogprob& t : sample.logprobs->top)
       EXPECT_NEAR(std::exp(static_cast<double>(t.logprob)), expected[t.id], 1e-6) << s.name << " id " << t.id;
@@ -400,6 +354,128 @@ TEST(Sampler, ARowStandsAlone) {
       }
     }
   }
+}
+
+struct Edit {
+  std::string name;
+  std::function<void(SamplingParams&)> set;
+};
+
+const std::vector<Edit> kEdits = {
+    {"nothing", [](auto&) {}},
+    {"repetition", [](auto& p) { p.repetition_penalty = 1.3; }},
+    {"presence", [](auto& p) { p.presence_penalty = 0.7; }},
+    {"frequency", [](auto& p) { p.frequency_penalty = -0.3; }},
+    {"all penalties", [](auto& p) { p.repetition_penalty = 0.9, p.presence_penalty = 0.4, p.frequency_penalty = 0.2; }},
+    {"bad words",
+     [](auto& p) {
+       p.bad_words = {{3}, {1, 2}, {0, 1, 2}, {2, 2}};
+     }},
+    {"min_tokens",
+     [](auto& p) {
+       p.min_tokens = 4, p.eos_token_ids = {0, 1}, p.stop_token_ids = {2};
+     }},
+    {"bias and penalties",
+     [](auto& p) {
+       p.logit_bias = {{1, 3.0f}, {5, -2.0f}}, p.repetition_penalty = 1.5;
+     }},
+    {"allowed ids",
+     [](auto& p) {
+       p.allowed_token_ids = {0, 2, 3, 5}, p.presence_penalty = 1;
+     }},
+};
+
+void expect_same(const Sample& a, const Sample& b, const std::string& where) {
+  EXPECT_EQ(a.token, b.token) << where;
+  EXPECT_EQ(a.error, b.error) << where;
+  ASSERT_EQ(a.logprobs.has_value(), b.logprobs.has_value()) << where;
+  if (!a.logprobs) return;
+  EXPECT_EQ(a.logprobs->chosen.logprob, b.logprobs->chosen.logprob) << where;
+  ASSERT_EQ(a.logprobs->top.size(), b.logprobs->top.size()) << where;
+  for (size_t i = 0; i < a.logprobs->top.size(); ++i) {
+    EXPECT_EQ(a.logprobs->top[i].id, b.logprobs->top[i].id) << where;
+    EXPECT_EQ(a.logprobs->top[i].logprob, b.logprobs->top[i].logprob) << where;
+  }
+}
+
+// Processed logprobs of all ids show every bit that an edit could change.
+TEST(Sampler, AssumedDraftsCountAsIfTheyHadBeenAppended) {
+  constexpr int64_t kVocab = 6;
+  const std::vector<int32_t> prompt = {4, 0};
+  std::mt19937_64 rng(3);
+  for (const Edit& edit : kEdits) {
+    for (uint64_t trial = 0; trial < 40; ++trial) {
+      SamplingParams p;
+      edit.set(p);
+      p.temperature = trial % 4 == 0 ? 0 : 0.8;
+      p.num_logprobs = kVocab, p.processed_logprobs = true;
+      std::vector<int32_t> output(5);
+      for (int32_t& t : output) t = static_cast<int32_t>(rng() % kVocab);
+      Draws draws(random_logits(kVocab, trial));
+      const Sample appended = draws.one(p, trial, 7, prompt, output);
+      for (int64_t num_assumed = 0; num_assumed <= 5; ++num_assumed) {
+        SamplingState state(p, trial, prompt);
+        for (int64_t i = 0; i < 5 - num_assumed; ++i) state.append(output[i]);
+        const SampleRow row{.position = 7, .state = &state, .output = output, .num_assumed = num_assumed};
+        expect_same(draws.one(row), appended, edit.name + ", " + std::to_string(num_assumed) + " assumed");
+      }
+    }
+  }
+}
+
+TEST(Sampler, ACoupledRowDrawsTheTokenItWouldDrawWithoutItsDraft) {
+  const std::vector<float> draft_logits = random_logits(30, 99);
+  for (const Setting& s : kSettings) {
+    const SamplingParams p = params_of(s);
+    Draws draws(random_logits(30, 5, 1));
+    for (int64_t position = 0; position < 100; ++position) {
+      const SamplingState state(p, 3, {});
+      SampleRow row{.position = position, .state = &state};
+      const Sample alone = draws.one(row);
+      row.draft = static_cast<int32_t>(position % 30);
+      expect_same(draws.one(row), alone, s.name);
+      row.draft_logits = draft_logits;
+      expect_same(draws.one(row), alone, s.name + " with draft logits");
+    }
+  }
+}
+
+TEST(Sampler, AGreedyRowIgnoresHowItsDraftIsJudged) {
+  SamplingParams p;
+  p.temperature = 0;
+  const SamplingState state(p, 3, {});
+  for (int32_t draft = -1; draft < 4; ++draft)
+    EXPECT_EQ(Draws({1, 3, 2, 3}).one(SampleRow{.state = &state, .draft = draft, .coupled = false}).token, 1);
+}
+
+TEST(Sampler, OnlyIdsOfTheMaskAreDrawn) {
+  constexpr int64_t kVocab = 70;  // not a whole number of words
+  const std::vector<float> logits = random_logits(kVocab, 4);
+  for (const double temperature : {0.0, 1.0}) {
+    for (const std::vector<int32_t>& allowed : std::vector<std::vector<int32_t>>{{0}, {69}, {31, 32, 33}, {3, 64}}) {
+      std::vector<uint32_t> mask(mask_words(kVocab), 0);
+      for (int32_t id : allowed) mask[id / 32] |= 1u << (id % 32);
+      SamplingParams by_ids, by_mask;
+      by_ids.temperature = by_mask.temperature = temperature;
+      by_ids.presence_penalty = by_mask.presence_penalty = 0.5;
+      by_ids.logit_bias = by_mask.logit_bias = {{7, 100.0f}, {64, 1.0f}};
+      by_ids.allowed_token_ids = allowed;
+      Draws draws(logits);
+      for (int64_t position = 0; position < 50; ++position) {
+        const SamplingState state(by_mask, 1, {});
+        const Sample s = draws.one(SampleRow{.position = position, .state = &state, .allowed = mask});
+        EXPECT_EQ(s.token, draws.one(by_ids, 1, position).token);
+      }
+    }
+  }
+}
+
+TEST(Sampler, AnEmptyMaskIntersectionIsAnError) {
+  SamplingParams p;
+  p.allowed_token_ids = {1};
+  const SamplingState state(p, 1, {});
+  const std::vector<uint32_t> mask = {0b101};
+  EXPECT_THAT(Draws({1, 2, 3}).one(SampleRow{.state = &state, .allowed = mask}).error, HasSubstr("No token is left"));
 }
 
 }  // namespace
