@@ -66,11 +66,10 @@ struct Softmax {
     return kImpossible;
   }
 
-  // Of the weights whose logarithm is at least `floor`, added in the order of the candidates.
-  double sum(double floor = kImpossible) const {
+  // Of all weights, added in the order of the candidates.
+  double sum() const {
     double sum = 0;
-    for (size_t i = 0; i < count; ++i)
-      if (const double s = scaled(get(i).logit); s >= floor) sum += std::exp(s);
+    for (size_t i = 0; i < count; ++i) sum += std::exp(scaled(get(i).logit));
     return sum;
   }
 

@@ -37,21 +37,39 @@ inline std::optional<Proposal> proposal_of(int32_t draft, std::span<const float>
   return Proposal{draft, q, std::log(q.sum())};
 }
 
-// p as draw() sees it: without the ids below kMinProbability.
+// What draw() can return: scaled logits from `rarest` up, and the logarithm of the sum of their weights.
+struct Drawn {
+  double rarest, log_sum;
+};
+
+template <class Get>
+Drawn drawn_of(const Softmax<Get>& p) {
+  const double surely_rare = std::log(kMinProbability);  // since the sum is at least 1
+  double common = 0, rare = 0;
+  for (size_t i = 0; i < p.count; ++i) {
+    const double s = p.scaled(p.get(i).logit);
+    (s < surely_rare ? rare : common) += std::exp(s);
+  }
+  const double rarest = std::log(kMinProbability * (common + rare));
+  for (size_t i = 0; i < p.count; ++i)
+    if (const double s = p.scaled(p.get(i).logit); s >= surely_rare && s < rarest) common -= std::exp(s);
+  return {rarest, std::log(common)};
+}
+
 template <class Get>
 int32_t rejection_sample(const Softmax<Get>& p, const Proposal& proposal, uint64_t seed, int64_t position) {
-  const double rarest = p.rarest();
-  const double log_sum = std::log(p.sum(rarest));
+  const Drawn drawn = drawn_of(p);
   const double scaled = p.scaled_of(proposal.draft);
   const double log_u = std::log(Noise(seed, position, NoiseStream::kAccept).uniform());
-  if (scaled >= rarest && log_u + proposal.log_probability(proposal.draft) <= scaled - log_sum) return proposal.draft;
+  if (scaled >= drawn.rarest && log_u + proposal.log_probability(proposal.draft) <= scaled - drawn.log_sum)
+    return proposal.draft;
 
   const auto log_residual = [&](int32_t id, double log_weight) {
-    const double log_p = log_weight - log_sum, log_q = proposal.log_probability(id);
+    const double log_p = log_weight - drawn.log_sum, log_q = proposal.log_probability(id);
     return log_q < log_p ? log_weight + std::log1p(-std::exp(log_q - log_p)) : kImpossible;
   };
   const Noise noise(seed, position, NoiseStream::kResample);
-  const Winner w = gumbel_argmax(p, rarest, noise, log_residual);
+  const Winner w = gumbel_argmax(p, drawn.rarest, noise, log_residual);
   return w.id >= 0 ? w.id : draw(p, noise);  // p = q up to rounding: nothing is left of the residual
 }
 
