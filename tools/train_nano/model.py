@@ -40,21 +40,22 @@ def clip(x, limit):
     return x * (limit / length).clamp(max=1.0)
 
 
+def mixtures(v, queries):
+    """v: list of [B, T, H]; queries [n, H] -> n mixtures of v."""
+    if len(v) == 1:
+        return [v[0] for _ in queries]
+    scale = [torch.rsqrt(s.pow(2).mean(-1) + EPS) for s in v]
+    out = []
+    for q in queries.unbind(0):
+        a = torch.softmax(torch.stack([(s * q).sum(-1) * r for s, r in zip(v, scale)]), 0)
+        out.append(sum(a[i][..., None] * s for i, s in enumerate(v)))
+    return out
+
+
 @compiled
 def mix_norm(sources, queries, gains):
     """sources: list of [B, T, H] bf16; queries [n, H], gains [n, H] fp32 -> n mixtures after their norms, bf16."""
-    v = [s.float() for s in sources]
-    if len(v) > 1:
-        scale = [torch.rsqrt(s.pow(2).mean(-1) + EPS) for s in v]
-    out = []
-    for q, g in zip(queries.unbind(0), gains.unbind(0)):
-        if len(v) == 1:
-            h = v[0]
-        else:
-            a = torch.softmax(torch.stack([(s * q).sum(-1) * r for s, r in zip(v, scale)]), 0)
-            h = sum(a[i][..., None] * s for i, s in enumerate(v))
-        out.append((rms0(h) * g).bfloat16())
-    return out
+    return [(rms0(h) * g).bfloat16() for h, g in zip(mixtures([s.float() for s in sources], queries), gains.unbind(0))]
 
 
 def shifted(x, back, same):
@@ -234,8 +235,9 @@ class Net(nn.Module):
             return self.w13.bfloat16(), self.w2.bfloat16()
         return tuple(fake_quantise(w, self.config["nvfp4_layers"]) for w in (self.w13, self.w2))
 
-    def body(self, ids, doc):
-        """ids, doc [B, T] -> final states [B, T, H] bf16, expert loads [L, E]. T must be a multiple of the window."""
+    def body(self, ids, doc, tap=None):
+        """ids, doc [B, T] -> final states [B, T, H] bf16, expert loads [L, E]. T must be a multiple of the window.
+        tap: a list to append what a drafter may see, the block sum after each layer and the output mixture before its norm."""
         c, B = self.config, self.config["n_layers_per_attnres_block"]
         nkv, W, clips = c["num_key_value_heads"], c["sconv_kernel_size"], (c["q_l2_clip"], c["k_l2_clip"], c["rel_l2_clip"])
         see_window, see_all = visible_sliding(doc, c["sliding_window_size"]), visible_full(doc)
@@ -255,6 +257,8 @@ class Net(nn.Module):
             full = l in self.full
             if l:
                 P = conv_and_add(delta, w["mlp_taps"][l - 1], same, P)
+                if tap is not None:
+                    tap.append(P)
             sources = bank + [P]
             if l % B == 0:
                 bank = bank + [P]
@@ -283,6 +287,8 @@ class Net(nn.Module):
             act = situ_weighted(h, weight, c["situ_beta"], c["situ_linear_beta"])
             delta = F.linear(act.flatten(-2), w2[l].transpose(0, 1).flatten(1))          # sum over experts inside the product
         P = conv_and_add(delta, w["mlp_taps"][-1], same, P)
+        if tap is not None:
+            tap += [P, mixtures([s.float() for s in bank + [P]], self.out_query)[0].bfloat16()]
         h, = mix_norm(bank + [P], self.out_query, self.norm.bfloat16().float()[None])
         return h, torch.stack(loads)
 

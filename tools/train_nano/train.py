@@ -89,10 +89,13 @@ class Batches:
             context.Process(target=produce, args=(queue, seed * 1000 + i, opt), daemon=True).start()
         self.step = 0
 
-    def next(self):
+    def next_table(self):
         batch = self.queues[self.step % len(self.queues)].get()
         self.step += 1
-        return torch.from_numpy(batch.astype(np.int32)).pin_memory().cuda(non_blocking=True).long()
+        return batch
+
+    def next(self):
+        return torch.from_numpy(self.next_table().astype(np.int32)).pin_memory().cuda(non_blocking=True).long()
 
 
 def orthogonal(g, steps=5):
