@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import safetensors
 
 EPS = 1e-6
-NANO_DRAFTER = dict(hidden_size=224, intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+NANO_DRAFTER = dict(intermediate_size=768, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4, head_dim=64,
                     block_size=7, markov_rank=64, target_layer_ids=[2, 5, 8, 11, 12], mask_token_id=8255, rope_theta=10000.0)
 
 # What the target leaves of a batch of rows. ids, said, doc, position [B, T]; context [B, T, taps * H]; final [B, T, H] after the norm
@@ -29,7 +29,7 @@ Rows = namedtuple("Rows", "ids said doc position context final")
 def drafter_config(target, **changes):
     """As DrafterConfig of the engine reads it. target: the target's text_config."""
     c = {**NANO_DRAFTER, **changes}
-    return {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "dtype": "bfloat16", "vocab_size": target["vocab_size"],
+    return {"architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "dtype": "bfloat16", "vocab_size": target["vocab_size"], "hidden_size": target["hidden_size"],
             "hidden_act": "silu", "attention_bias": False, "rms_norm_eps": EPS, "sample_from_anchor": True, "markov_head_type": "rnn",
             "enable_confidence_head": True, "confidence_head_with_markov": True, "tie_word_embeddings": False,
             "logits_mup_width_multiplier": target["logits_mup_width_multiplier"], "num_target_layers": target["num_hidden_layers"],
@@ -142,7 +142,7 @@ class Drafter(nn.Module):
         return rms_norm(h, self.norm)
 
     def head(self, h, previous):
-        """previous [B, N, K]: the tokens before those to predict -> logits [B, N, K, V] bf16, log-odds of acceptance [B, N, K]."""
+        """previous [B, N, K]: the tokens before those to predict -> logits [B, N, K, V], log-odds of acceptance [B, N, K]."""
         r = self.config["markov_rank"]
         e = F.embedding(previous, self.markov_w1)
         parallel = linear(torch.cat([e, h], -1), self.joint_proj[:, r:], self.joint_bias).float()
@@ -152,7 +152,7 @@ class Drafter(nn.Module):
             gate = torch.sigmoid(gate)
             state = gate * state + (1 - gate) * torch.tanh(candidate)
             outs.append(torch.tanh(out))
-        logits = linear(torch.cat([h, torch.stack(outs, -2)], -1), torch.cat([self.unembed, self.markov_w2], 1))
+        logits = torch.cat([h, torch.stack(outs, -2)], -1) @ torch.cat([self.unembed, self.markov_w2], 1).T
         confidence = (torch.cat([h, e], -1) @ self.confidence.T).squeeze(-1) + self.confidence_bias
         return logits, confidence
 
@@ -188,7 +188,7 @@ def target_probabilities(net, rows, anchors, K):
     at = (anchors[..., None] + torch.arange(K, device=anchors.device)).clamp(max=rows.ids.shape[1] - 1).flatten(1)
     final = rows.final.gather(1, at[..., None].expand(-1, -1, rows.final.shape[-1]))
     cap, valid = net.config["final_logit_softcapping"], net.config["unpadded_vocab_size"]
-    logits = linear(final, net.unembed).float() / net.config["logits_mup_width_multiplier"]
+    logits = final.float() @ net.unembed.T / net.config["logits_mup_width_multiplier"]
     logits = cap * torch.tanh(logits / cap)
     logits[..., valid:] = -1e30
     return torch.softmax(logits, -1).view(*anchors.shape, K, -1)

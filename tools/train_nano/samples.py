@@ -143,8 +143,12 @@ class Writer:
                 self.advance()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.advance()
+        try:
+            with torch.cuda.graph(graph):
+                self.advance()
+        except RuntimeError as error:
+            print(f"no CUDA graph, answers come more slowly: {error}", flush=True)
+            return self.advance
         return graph.replay
 
     def answer(self, prompts, temperatures, seconds=math.inf):

@@ -120,6 +120,24 @@ def own_rows(net, stop, prompts, opt):
     return rows, heldout
 
 
+def compile_target(trainer, table):
+    """Without a compiler the training is only slower."""
+    torch._dynamo.config.cache_size_limit = 64
+    model.Compile.on = True
+    try:
+        trainer.rows(table)
+        log("target compiled")
+    except Exception as error:
+        model.Compile.on = False
+        log(f"the target runs uncompiled: {error}")
+
+
+def finish():
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(0)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--data", required=True)
@@ -140,6 +158,7 @@ def main():
     ap.add_argument("--workers", type=int, default=14)
     ap.add_argument("--compile", action="store_true", help="the target's functions; about 40 s")
     ap.add_argument("--resume")
+    ap.add_argument("--from-progress", type=float, help="with --resume: where in the schedule to go on")
     ap.add_argument("--samples", help="samples.npy of an earlier run")
     opt = ap.parse_args()
     os.makedirs(opt.work, exist_ok=True)
@@ -164,12 +183,9 @@ def main():
         draft.adapt_to(trainer.rows(to_device(own[:2], device)).context)
     log(f"{sum(p.numel() for p in draft.parameters())} parameters")
     if opt.compile:
-        torch._dynamo.config.cache_size_limit = 64
-        model.Compile.on = True
-        trainer.rows(torch.cat([to_device(own[:opt.rows], device), to_device(batches.next_table(), device)]))
-        log("target compiled")
-    first, begin = saved["progress"], time.time()
-    seconds = opt.seconds - opt.measure_seconds - (begin - BEGIN)
+        compile_target(trainer, to_device(np.concatenate([own[np.arange(opt.rows) % len(own)], batches.next_table()]), device))
+    first, begin = saved["progress"] if opt.from_progress is None else opt.from_progress, time.time()
+    seconds = max(1.0, opt.seconds - opt.measure_seconds - (begin - BEGIN))
     step, last_save, seen = 0, begin, []
     while True:
         progress = first + (1 - first) * (time.time() - begin) / seconds
@@ -198,7 +214,7 @@ def main():
     for temperature, answered in heldout.items():
         evaluate_drafter.report(evaluate_drafter.measure(net, draft, answered, temperature, opt.length), f"temperature {temperature}")
     log("finished")
-    os._exit(0)
+    finish()
 
 
 if __name__ == "__main__":
