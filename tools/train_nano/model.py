@@ -43,7 +43,7 @@ def clip(x, limit):
 def mixtures(v, queries):
     """v: list of [B, T, H]; queries [n, H] -> n mixtures of v."""
     if len(v) == 1:
-        return [v[0] for _ in queries]
+        return [v[0]] * len(queries)
     scale = [torch.rsqrt(s.pow(2).mean(-1) + EPS) for s in v]
     out = []
     for q in queries.unbind(0):

@@ -8,6 +8,7 @@ import argparse
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import time
 
@@ -94,11 +95,14 @@ class Trainer:
 
 
 def save(draft, progress, opt):
-    """state.pt and export/ are replaced by renaming, each whole."""
+    """state.pt and export/ always hold a complete version: both are replaced by renaming."""
     path = os.path.join(opt.work, "state.pt")
     torch.save({"drafter": {k: v.detach().cpu() for k, v in draft.state_dict().items()}, "progress": progress}, path + ".tmp")
     os.replace(path + ".tmp", path)
-    drafter.write(draft, os.path.join(opt.work, "export"))
+    fresh, final = os.path.join(opt.work, "export.tmp"), os.path.join(opt.work, "export")
+    drafter.write(draft, fresh)
+    shutil.rmtree(final, ignore_errors=True)
+    os.rename(fresh, final)
 
 
 def own_rows(net, stop, prompts, opt):
