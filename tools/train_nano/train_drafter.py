@@ -126,9 +126,9 @@ def own_rows(net, stop, prompts, opt):
 
 def compile_target(trainer, table):
     """Without a compiler the training is only slower."""
-    torch._dynamo.config.cache_size_limit = 64
-    model.Compile.on = True
     try:
+        torch._dynamo.config.cache_size_limit = 64
+        model.Compile.on = True
         trainer.rows(table)
         log("target compiled")
     except Exception as error:
