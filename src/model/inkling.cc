@@ -18,7 +18,11 @@ class Inkling final : public Network {
   using Rows = View<const T, 2>;
 
   Inkling(const ModelConfig& config, InklingWeights<T> weights, const LoadOptions& options)
-      : c_(config), eps_(static_cast<float>(config.rms_norm_eps)), w_(std::move(weights)), layout_(config, options) {}
+      : c_(config),
+        eps_(static_cast<float>(config.rms_norm_eps)),
+        w_(std::move(weights)),
+        layout_(config, options),
+        taps_(options.taps) {}
 
   const ModelConfig& config() const override { return c_; }
   const std::vector<CacheSpec>& cache_specs() const override { return layout_.specs(); }
@@ -26,6 +30,10 @@ class Inkling final : public Network {
                const Trace* trace) const override;
   int64_t workspace_bytes(int64_t rows, int64_t logit_rows, int64_t num_threads) const override {
     return inkling_workspace_bytes(c_, rows, logit_rows, num_threads, sizeof(T));
+  }
+  SharedTables shared_tables() const override {
+    return {w_.embed, w_.unembed, static_cast<float>(c_.mup), Weight::plain(w_.embed_norm.data(), 1, c_.hidden_size),
+            eps_};
   }
 
  private:
@@ -36,11 +44,14 @@ class Inkling final : public Network {
   View<T, 2> dense_mlp(const Step<T>& step, const Layer& layer, Rows m) const;
   View<T, 2> moe(const Step<T>& step, const Layer& layer, Rows m) const;
   void head(const Step<T>& step, Rows h, View<float, 2> logits) const;
+  void tap_between_layers(const Step<T>& step, int64_t visit, Rows h) const;
+  void tap_output(const Step<T>& step, Rows h) const;
 
   const ModelConfig c_;
   const float eps_;
   const InklingWeights<T> w_;
   const CacheLayout<T> layout_;
+  const std::vector<Tap> taps_;
 };
 
 constexpr Activation kSwiglu{Activation::Kind::kSwiglu, 0, 0};
@@ -50,16 +61,19 @@ void Inkling<T>::forward(Context& cx, const ForwardInput& in, const KvCache& cac
                          const Trace* trace) const {
   check_input(in, *this, logits);
   Workspace::Scope scope(cx.workspace);
-  const Step<T> step(cx, in, cache, layout_, trace);
+  const Step<T> step(cx, in, cache, layout_, taps_, trace);
   const View<float, 1> tau = tau_of_rows(step, Tau{c_.tau_floor, c_.tau_alpha});
   const View<T, 2> h = step.take(step.rows(), c_.hidden_size);
 
   ops::embed_norm<T>(cx, h, in.tokens, w_.embed, w_.embed_norm, eps_);
+  tap_between_layers(step, -1, h);
   for (int64_t l = 0; l < c_.num_layers(); ++l) {
     step.keep("hidden_{}", h, l);
     attention_sublayer(step, l, h, tau);
     mlp_sublayer(step, l, h);
+    tap_between_layers(step, l, h);
   }
+  tap_output(step, h);
   head(step, h, logits);
 }
 
@@ -172,6 +186,23 @@ void Inkling<T>::head(const Step<T>& step, Rows h, View<float, 2> logits) const 
   step.keep("hidden_{}", n, c_.num_layers());
   ops::gemm<T, float>(step.cx, logits, n, w_.unembed);
   ops::soft_cap(step.cx, logits, static_cast<float>(c_.mup), static_cast<float>(c_.soft_cap));
+}
+
+// There is one residual stream, so its sum is also what the next layer reads.
+template <class T>
+void Inkling<T>::tap_between_layers(const Step<T>& step, int64_t visit, Rows h) const {
+  step.tap(visit, Tap::Kind::kBlockSum, h);
+  step.tap(visit, Tap::Kind::kMixture, h);
+}
+
+template <class T>
+void Inkling<T>::tap_output(const Step<T>& step, Rows h) const {
+  step.tap(c_.num_layers(), Tap::Kind::kOutputMixture, h);
+  if (!step.wants_tap(c_.num_layers(), Tap::Kind::kOutputNormed)) return;
+  Workspace::Scope scope(step.cx.workspace);
+  const View<T, 2> n = step.take(step.rows(), c_.hidden_size);
+  ops::rms_norm<T>(step.cx, n, h, w_.norm, eps_);
+  step.tap(c_.num_layers(), Tap::Kind::kOutputNormed, n);
 }
 
 template <class T>

@@ -52,7 +52,7 @@ class Inkling2 final : public Network {
   using Rows = View<const T, 2>;
 
   Inkling2(const ModelConfig& config, Inkling2Weights<T> weights, const LoadOptions& options)
-      : c_(config), w_(std::move(weights)), layout_(config, options) {}
+      : c_(config), w_(std::move(weights)), layout_(config, options), taps_(options.taps) {}
 
   const ModelConfig& config() const override { return c_; }
   const std::vector<CacheSpec>& cache_specs() const override { return layout_.specs(); }
@@ -61,9 +61,13 @@ class Inkling2 final : public Network {
   int64_t workspace_bytes(int64_t rows, int64_t logit_rows, int64_t num_threads) const override {
     return inkling2_workspace_bytes(c_, rows, logit_rows, num_threads, sizeof(T));
   }
+  SharedTables shared_tables() const override;
 
  private:
   DepthMixParams mix_params() const;
+  void tap_layer(const Step<T>& step, int64_t l, std::span<const Rows> sources) const;
+  void tap_mixture(const Step<T>& step, int64_t visit, Tap::Kind kind, std::span<const Rows> sources,
+                   View<const float, 1> query, View<const T, 1> gain) const;
   void attention_sublayer(const Step<T>& step, int64_t l, std::span<const Rows> sources, View<T, 2> P,
                           View<const float, 1> tau) const;
   void mlp_sublayer(const Step<T>& step, int64_t l, std::span<const Rows> sources, View<T, 2> P) const;
@@ -80,6 +84,7 @@ class Inkling2 final : public Network {
   const ModelConfig c_;
   const Inkling2Weights<T> w_;
   const CacheLayout<T> layout_;
+  const std::vector<Tap> taps_;
 };
 
 // R[0], R[1], ... are the finished depth blocks, P is the one that grows; P follows the finished ones in memory, so the
@@ -89,13 +94,14 @@ void Inkling2<T>::forward(Context& cx, const ForwardInput& in, const KvCache& ca
                           const Trace* trace) const {
   check_input(in, *this, logits);
   Workspace::Scope scope(cx.workspace);
-  const Step<T> step(cx, in, cache, layout_, trace);
+  const Step<T> step(cx, in, cache, layout_, taps_, trace);
   const View<float, 1> tau = tau_of_rows(step, Tau{c_.tau_floor, c_.tau_alpha});
   std::vector<View<T, 2>> R;
   for (int64_t b = 0; b < num_states(c_); ++b) R.push_back(step.take(step.rows(), c_.hidden_size));
   const std::vector<Rows> sources(R.begin(), R.end());
 
   ops::embed_norm<T>(cx, R[0], in.tokens, w_.embed, w_.embed_norm, static_cast<float>(c_.rms_norm_eps));
+  for (Tap::Kind kind : {Tap::Kind::kBlockSum, Tap::Kind::kMixture}) step.tap(-1, kind, R[0]);
   for (int64_t l = 0; l < c_.num_layers(); ++l) {
     const int64_t block = l / c_.layers_per_block;
     const bool boundary = l % c_.layers_per_block == 0;
@@ -103,14 +109,41 @@ void Inkling2<T>::forward(Context& cx, const ForwardInput& in, const KvCache& ca
     const int64_t before = block + (boundary ? 1 : 2), after = block + 2;  // number of sources
     attention_sublayer(step, l, std::span(sources).first(before), P, tau);
     mlp_sublayer(step, l, std::span(sources).first(after), P);
+    tap_layer(step, l, std::span(sources).first(after));
   }
   step.keep("P_final", sources.back());
+  tap_mixture(step, c_.num_layers(), Tap::Kind::kOutputMixture, sources, w_.output_query, {});
+  tap_mixture(step, c_.num_layers(), Tap::Kind::kOutputNormed, sources, w_.output_query, w_.norm);
   head(step, sources, logits);
 }
 
 template <class T>
 DepthMixParams Inkling2<T>::mix_params() const {
   return {static_cast<float>(c_.depth_logit_scale), static_cast<float>(c_.attn_res_eps),
+          static_cast<float>(c_.rms_norm_eps)};
+}
+
+// What a drafter may read after layer l: the sum P, or the mixture that the next sublayer reads.
+template <class T>
+void Inkling2<T>::tap_layer(const Step<T>& step, int64_t l, std::span<const Rows> sources) const {
+  step.tap(l, Tap::Kind::kBlockSum, sources.back());
+  const bool last = l + 1 == c_.num_layers();
+  tap_mixture(step, l, Tap::Kind::kMixture, sources, last ? w_.output_query : w_.layers[l + 1].queries.front(), {});
+}
+
+template <class T>
+void Inkling2<T>::tap_mixture(const Step<T>& step, int64_t visit, Tap::Kind kind, std::span<const Rows> sources,
+                              View<const float, 1> query, View<const T, 1> gain) const {
+  if (!step.wants_tap(visit, kind)) return;
+  Workspace::Scope scope(step.cx.workspace);
+  const View<T, 2> y = step.take(step.rows(), c_.hidden_size);
+  ops::depth_mix_norm<T>(step.cx, {&y, 1}, sources, {&query, 1}, {&gain, 1}, mix_params());
+  step.tap(visit, kind, y);
+}
+
+template <class T>
+SharedTables Inkling2<T>::shared_tables() const {
+  return {w_.embed, w_.unembed, static_cast<float>(c_.mup), Weight::plain(w_.embed_norm.data(), 1, c_.hidden_size),
           static_cast<float>(c_.rms_norm_eps)};
 }
 

@@ -12,6 +12,8 @@
 #include "compute/ops/batch.h"
 #include "model/cache.h"
 #include "model/config.h"
+#include "model/drafter_weights.h"
+#include "model/taps.h"
 
 namespace nib {
 
@@ -23,6 +25,7 @@ struct ForwardInput {
   // (the slot).
   std::span<const View<const int32_t, 2>> block_tables;
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  View<float, 2> taps = {};             // [rows, taps x hidden], written if given: LoadOptions::taps side by side
 };
 
 // The memory of all groups; made at start from the pool sizes, never grows. Owned by the Runner.
@@ -51,6 +54,8 @@ class Network {
   // Law: a row depends on its own sequence alone, bit for bit, whatever the batch and the chunks.
   virtual void forward(Context& cx, const ForwardInput& in, const KvCache& cache, View<float, 2> logits,
                        const Trace* trace) const = 0;
+  // The tables that a drafter borrows; they live as long as the network.
+  virtual SharedTables shared_tables() const = 0;
   // Bytes of workspace that a step of so many rows and logit rows needs at most.
   virtual int64_t workspace_bytes(int64_t rows, int64_t logit_rows, int64_t num_threads) const = 0;
 };
@@ -59,6 +64,7 @@ struct LoadOptions {
   bool f32 = false;               // --dtype f32: activations and caches in FP32
   int64_t kv_block_size = 16;     // positions a block
   int64_t max_rejected_rows = 0;  // rows a step may take back (speculation): lengthens the convolution rings
+  std::vector<Tap> taps = {};     // what ForwardInput::taps asks for, resolved for this network
 };
 
 // Checks every tensor (missing, unknown, misshapen: named with what was expected), maps the weights, builds the

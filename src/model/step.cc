@@ -54,8 +54,23 @@ View<E, 1> slice(View<E, 1> x, int64_t begin, int64_t end) {
 
 template <class T>
 Step<T>::Step(Context& cx, const ForwardInput& in, const KvCache& cache, const CacheLayout<T>& layout,
-              const Trace* trace)
-    : cx(cx), in(in), cache(cache), layout(layout), trace(trace), slots(layout.slots_of(in.block_tables)) {}
+              std::span<const Tap> taps, const Trace* trace)
+    : cx(cx), in(in), cache(cache), layout(layout), taps(taps), trace(trace), slots(layout.slots_of(in.block_tables)) {}
+
+template <class T>
+bool Step<T>::wants_tap(int64_t visit, Tap::Kind kind) const {
+  return !in.taps.empty() && std::find(taps.begin(), taps.end(), Tap{visit, kind}) != taps.end();
+}
+
+template <class T>
+void Step<T>::tap(int64_t visit, Tap::Kind kind, View<const T, 2> x) const {
+  for (size_t i = 0; i < taps.size() && !in.taps.empty(); ++i) {
+    if (taps[i] != Tap{visit, kind}) continue;
+    const int64_t width = x.dim(1), first = static_cast<int64_t>(i) * width;
+    for (int64_t t = 0; t < x.dim(0); ++t)
+      std::transform(x.row(t), x.row(t) + width, in.taps.row(t) + first, [](T v) { return as_float(v); });
+  }
+}
 
 template <class T>
 void Step<T>::send(const std::string& name, View<const T, 2> x) const {
@@ -118,6 +133,7 @@ void check_input(const ForwardInput& in, const Network& network, View<float, 2> 
   }
   NIB_CHECK_EQ(rows, in.tokens.dim(0));
   NIB_CHECK_EQ(logits.dim(0), static_cast<int64_t>(in.logit_rows.size()));
+  NIB_CHECK(in.taps.empty() || in.taps.dim(0) == rows, "{} rows of taps", in.taps.dim(0));
   NIB_CHECK(in.logit_rows.empty() || logits.dim(1) == network.config().unpadded_vocab_size, "{} columns of logits",
             logits.dim(1));
   for (int32_t row : in.logit_rows) NIB_CHECK(row >= 0 && row < rows, "logit row {} of {}", row, rows);

@@ -22,12 +22,14 @@ namespace nib {
 // Lives as long as one call of forward. Views taken from it lie in the workspace and end with the caller's Scope.
 template <class T>
 struct Step {
-  Step(Context& cx, const ForwardInput& in, const KvCache& cache, const CacheLayout<T>& layout, const Trace* trace);
+  Step(Context& cx, const ForwardInput& in, const KvCache& cache, const CacheLayout<T>& layout,
+       std::span<const Tap> taps, const Trace* trace);
 
   Context& cx;
   const ForwardInput& in;
   const KvCache& cache;
   const CacheLayout<T>& layout;
+  const std::span<const Tap> taps;  // columns of in.taps
   const Trace* trace;
   const std::vector<int32_t> slots;  // of the convolution rings, one a sequence
 
@@ -38,6 +40,10 @@ struct Step {
   }
   PagedKv<T> kv(int64_t layer) const { return layout.kv(cache, in.block_tables, layer); }
   ConvState<T> conv(int64_t layer, ConvStream stream) const { return layout.conv(cache, slots, layer, stream); }
+
+  bool wants_tap(int64_t visit, Tap::Kind kind) const;
+  // Copies x to the columns of every such tap.
+  void tap(int64_t visit, Tap::Kind kind, View<const T, 2> x) const;
 
   // Hands an intermediate to the trace, if there is one; `name` is a format of the layer: "P_{}_attn".
   template <class E>

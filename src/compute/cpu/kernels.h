@@ -67,7 +67,7 @@ struct DepthMixRow {
   E* const* outputs = nullptr;
   const E* const* sources = nullptr;
   const float* const* queries = nullptr;  // null: the only source unmixed
-  const E* const* gains = nullptr;
+  const E* const* gains = nullptr;        // null: the mixture without its norm
   int num_outputs = 0, num_sources = 0;
   int64_t hidden = 0;
   float logit_scale = 1, source_eps = 0, norm_eps = 0;

@@ -180,6 +180,10 @@ void depth_mix_row(const DepthMixRow<E>& m) {
       store(m.scratch + i, n - i, h);
       return h * h;
     });
+    if (!m.gains[o]) {
+      for (int64_t i = 0; i < n; i += kLanes) store(m.outputs[o] + i, n - i, load(m.scratch + i, n - i));
+      continue;
+    }
     const Vector scale = splat(inverse_root(squares / static_cast<float>(n), m.norm_eps));
     for (int64_t i = 0; i < n; i += kLanes) {
       const Vector h = load(m.scratch + i, n - i) * scale;

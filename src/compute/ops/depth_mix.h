@@ -21,7 +21,8 @@ namespace ops {
 // For each output m:  s_j = logit_scale * query_m . rms0(v_j[t]);  a = softmax_j(s);  h = sum_j a_j v_j[t];
 //                     y_m[t] = round( h * rsqrt(mean(h^2) + eps) * gain_m )                  all FP32, one rounding
 // outputs: up to 3 of [tokens, hidden]   sources: up to 16 of [tokens, hidden]   queries (F32), gains: [hidden] each
-// An empty query asks for the only source unmixed. Formula: Inkling 2, section 2.2.
+// An empty query asks for the only source unmixed, an empty gain for h itself without its norm. Formula: Inkling 2,
+// section 2.2.
 template <class T>
 void depth_mix_norm(Context& cx, std::span<const View<T, 2>> outputs, std::span<const View<const T, 2>> sources,
                     std::span<const View<const float, 1>> queries, std::span<const View<const T, 1>> gains,

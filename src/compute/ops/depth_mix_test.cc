@@ -43,8 +43,8 @@ struct Problem {
   std::vector<Matrix<T>> sources, gains;
   std::vector<Matrix<float>> queries;
 
-  std::vector<Matrix<T>> run(Isa isa, int threads, int64_t begin, int64_t end, bool mixed,
-                             const DepthMixParams& p) const {
+  std::vector<Matrix<T>> run(Isa isa, int threads, int64_t begin, int64_t end, bool mixed, const DepthMixParams& p,
+                             bool normed = true) const {
     Machine m(isa, threads);
     std::vector<Matrix<T>> y(queries.size(), Matrix<T>(end - begin, gains[0].columns(), 1));
     std::vector<View<T, 2>> outputs;
@@ -54,7 +54,7 @@ struct Problem {
     for (size_t i = 0; i < y.size(); ++i) {
       outputs.push_back(y[i].view());
       q.push_back(mixed ? vector_view(queries[i]) : View<const float, 1>());
-      g.push_back(vector_view(gains[i]));
+      g.push_back(normed ? vector_view(gains[i]) : View<const T, 1>());
     }
     for (const Matrix<T>& s : sources) inputs.push_back(rows(s.view(), begin, end));
     ops::depth_mix_norm<T>(m.cx, outputs, inputs, q, g, p);
@@ -80,6 +80,13 @@ void run_case(Isa isa, const Case& c) {
         const double want = h[i] / std::sqrt(squares / c.hidden + p.norm_eps) * as_float(problem.gains[m](0, i));
         ASSERT_NEAR(as_float(y[m](t, i)), want, kRounding<T> * std::abs(want) + 1e-4);
       }
+    }
+  const std::vector<Matrix<T>> plain = problem.run(isa, 2, 0, 6, mixed, p, /*normed=*/false);
+  for (int m = 0; m < c.outputs; ++m)
+    for (int64_t t = 0; t < 6; ++t) {
+      const std::vector<double> h = mixture(problem.sources, problem.queries[m], p, t);
+      for (int64_t i = 0; i < c.hidden; ++i)
+        ASSERT_NEAR(as_float(plain[m](t, i)), h[i], kRounding<T> * std::abs(h[i]) + 1e-4);
     }
   for (int threads : {1, 3})
     for (int64_t t = 0; t < 6; ++t) {

@@ -196,7 +196,7 @@ void depth_mix_norm(Context& cx, std::span<const View<T, 2>> outputs, std::span<
   for (const auto& s : sources) check_same_shape(s, sources[0]);
   for (size_t m = 0; m < outputs.size(); ++m) {
     check_same_shape(outputs[m], sources[0]);
-    NIB_CHECK_EQ(gains[m].dim(0), sources[0].dim(1));
+    NIB_CHECK(gains[m].empty() || gains[m].dim(0) == sources[0].dim(1), "{} gains", gains[m].dim(0));
     NIB_CHECK(!queries[m].empty() || sources.size() == 1, "{} sources without a query", sources.size());
     NIB_CHECK(queries[m].empty() || queries[m].dim(0) == sources[0].dim(1), "a query of {}", queries[m].dim(0));
   }

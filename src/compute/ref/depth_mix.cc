@@ -44,6 +44,10 @@ void depth_mix_norm(Context& cx, std::span<const View<T, 2>> outputs, std::span<
         for (int64_t i = 0; i < hidden; ++i) h[i] = as_float(sources[0](t, i));
       else
         mix(h, sources, queries[m].data(), t, hidden, p);
+      if (gains[m].empty()) {
+        for (int64_t i = 0; i < hidden; ++i) outputs[m](t, i) = to<T>(h[i]);
+        continue;
+      }
       float squares = 0;
       for (int64_t i = 0; i < hidden; ++i) squares += h[i] * h[i];
       const float r = 1.0f / std::sqrt(squares / static_cast<float>(hidden) + p.norm_eps);

@@ -29,7 +29,9 @@ class View {
     NIB_CHECK_EQ(stride[N - 1], 1);
   }
   // A view of mutable elements is a view of const elements.
-  operator View<const T, N>() const requires(!std::is_const_v<T>) { return View<const T, N>(data_, shape_, stride_); }
+  operator View<const T, N>() const requires(!std::is_const_v<T>) {
+    return empty() ? View<const T, N>() : View<const T, N>(data_, shape_, stride_);
+  }
 
   T* data() const { return data_; }
   int64_t dim(int axis) const { return shape_[axis]; }
