@@ -93,9 +93,9 @@ void use_all_parameters(SamplingParams& p) {
 class DecodeLoop {
  public:
   DecodeLoop(std::unique_ptr<Network> network, const EngineConfig& c, const CachePlan& caches)
-      : scheduler_({c.max_num_seqs, c.max_num_batched_tokens, 1, c.max_model_len, false},
+      : scheduler_({c.max_num_seqs, c.max_num_batched_tokens, 1, c.max_model_len, 0, false},
                    BlockManager(network->cache_specs(), caches.num_blocks)),
-        runner_(std::move(network),
+        runner_({std::move(network)},
                 {c.max_num_seqs, c.max_num_batched_tokens, c.max_num_seqs, c.max_model_len, c.num_threads, c.isa},
                 caches.num_blocks) {}
 

@@ -129,7 +129,7 @@ Result<std::vector<int64_t>> continue_greedily(std::unique_ptr<Network> network,
                                                const std::vector<int32_t>& prompt, int64_t count) {
   std::counting_semaphore<> ready(0);
   const auto channel = std::make_shared<EventChannel>(count + 1, [&ready] { ready.release(); });
-  NIB_ASSIGN(const std::unique_ptr<Engine> engine, Engine::start(std::move(network), config));
+  NIB_ASSIGN(const std::unique_ptr<Engine> engine, Engine::start({std::move(network)}, config));
   Request request;
   request.prompt = prompt;
   request.sampling.temperature = 0;

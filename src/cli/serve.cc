@@ -83,8 +83,11 @@ Result<ServedModel> load(const ServeOptions& o, const FoundModel& found) {
   NIB_ASSIGN(model.tokenizer, Tokenizer::load(o.tokenizer.empty() ? folder : std::filesystem::path(o.tokenizer)));
   NIB_ASSIGN(model.format, ChatFormat::resolve(*model.tokenizer, /*vision=*/false));
   NIB_ASSIGN(model.fallback, read_fallback(o, folder, config, model.format));
-  NIB_ASSIGN(std::unique_ptr<Network> network, load_network(folder, {.f32 = o.f32, .kv_block_size = o.kv_block_size}));
-  NIB_ASSIGN(model.engine, Engine::start(std::move(network), o.engine));
+  LoadOptions options;
+  options.f32 = o.f32;
+  options.kv_block_size = o.kv_block_size;
+  NIB_ASSIGN(Models models, load_models(folder, options, o.engine.speculation));
+  NIB_ASSIGN(model.engine, Engine::start(std::move(models), o.engine));
   return model;
 }
 
@@ -125,6 +128,7 @@ Status serve(ServeOptions& o, const Environment& env, SignalWatch& signals) {
   raise_open_files();
   NIB_ASSIGN(const FoundModel found, find_checked(o, env.hf_home));
   NIB_ASSIGN(ServedModel model, load(o, found));
+  o.server.api.max_drafts = model.engine->config().speculation.max_drafts();
   NIB_ASSIGN(const std::unique_ptr<Server> server, Server::start(o.server, std::move(model)));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - env.start).count();
   const HttpServerConfig& http = o.server.http;

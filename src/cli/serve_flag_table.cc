@@ -148,6 +148,21 @@ Status set_reasoning_parser(ServeOptions& o, const Flag& f, const std::string& v
   return one_of(f, value, {"inkling", "inkling2", "auto", "none"});
 }
 
+// Keeps the coupling, which has a flag of its own.
+Status set_speculative_config(ServeOptions& o, const Flag& f, const std::string& value) {
+  NIB_ASSIGN(const Json object, object_value(f.name, value));
+  NIB_ASSIGN(SpeculativeConfig config, SpeculativeConfig::from_json(object));
+  config.coupling = o.engine.speculation.coupling;
+  for (const std::string& warning : config.warnings) o.notes.push_back(fmt::format("{}: {}", f.name, warning));
+  o.engine.speculation = std::move(config);
+  return {};
+}
+
+Status set_speculation_coupling(ServeOptions& o, const Flag&, const std::string& value) {
+  NIB_ASSIGN(o.engine.speculation.coupling, SpeculativeConfig::parse_coupling(value));
+  return {};
+}
+
 constexpr std::string_view kPython = "it loads Python code, and there is no Python in this server";
 constexpr std::string_view kNotYet = "not there yet";
 constexpr std::string_view kOneRank = "one rank on one machine is all there is yet, so only 1 is accepted";
@@ -323,7 +338,11 @@ const Flag kFlags[] = {
     {"--kv-transfer-config", "", kObject, refuse, kNotYet},
     {"--kv-offloading-size", "", kValue, refuse, kNotYet},
     {"--kv-offloading-backend", "", kValue, refuse, kNotYet},
-    {"--speculative-config", "-sc", kObject, refuse, "speculative decoding is not there yet"},
+    {"--speculative-config", "-sc", kObject, set_speculative_config,
+     "JSON object: method dspark or ngram, num_speculative_tokens, draft_sample_method, ... (docs/speculation.md)"},
+    {"--speculation-coupling", "", kValue, set_speculation_coupling,
+     "sampled requests whose tokens are those of a run without speculation: always, seeded (default), never; the "
+     "others are equal in distribution"},
     // machine
     {"--device", "", kValue,
      [](ServeOptions&, const Flag& f, const std::string& v) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 
+#include "base/log.h"
 #include "engine/cache_plan.h"
 #include "engine/noise.h"
 #include "engine/runner.h"
@@ -73,13 +75,29 @@ class Inbox {
   int64_t num_waiting_ = 0;  // in the scheduler
 };
 
-SchedulerConfig scheduler_config(const EngineConfig& c) {
-  return {c.max_num_seqs, c.max_num_batched_tokens, kPromptLogitRows, c.max_model_len, c.priority_scheduling};
+SchedulerConfig scheduler_config(const EngineConfig& c, const ModelConfig& model, const CostTable& costs) {
+  SchedulerConfig s;
+  s.max_num_seqs = c.max_num_seqs;
+  s.max_num_batched_tokens = c.max_num_batched_tokens;
+  s.max_prompt_logit_rows = kPromptLogitRows;
+  s.max_model_len = c.max_model_len;
+  s.vocab_size = model.unpadded_vocab_size;
+  s.priority = c.priority_scheduling;
+  s.speculation = c.speculation;
+  s.costs = costs;
+  return s;
 }
 
 RunnerLimits runner_limits(const EngineConfig& c) {
-  return {c.max_num_seqs, c.max_num_batched_tokens, c.max_num_seqs + kPromptLogitRows, c.max_model_len, c.num_threads,
-          c.isa};
+  const int64_t draws = std::min(c.max_num_seqs * (1 + c.speculation.max_drafts()), c.max_num_batched_tokens);
+  return {c.max_num_seqs,
+          c.max_num_batched_tokens,
+          draws + kPromptLogitRows,
+          c.max_model_len,
+          c.num_threads,
+          c.isa,
+          c.speculation.num_speculative_tokens,
+          c.speculation.probabilistic_drafts};
 }
 
 Status check_config(const EngineConfig& c, const ModelConfig& model) {
@@ -103,7 +121,16 @@ Status check_config(const EngineConfig& c, const ModelConfig& model) {
   return {};
 }
 
-EngineConfig resolve(EngineConfig c, const ModelConfig& model) {
+Status check_speculation(const SpeculativeConfig& c, const Drafter* drafter) {
+  if (c.method != SpeculativeConfig::Method::kDspark) return {};
+  if (!drafter) return invalid("--speculative-config: method dspark needs a drafter, and none was loaded.");
+  if (c.num_speculative_tokens == 0) return {};
+  return drafter->config().check_draft_length(c.num_speculative_tokens);
+}
+
+EngineConfig resolve(EngineConfig c, const ModelConfig& model, const Drafter* drafter) {
+  SpeculativeConfig& s = c.speculation;
+  if (drafter && s.num_speculative_tokens == 0) s.num_speculative_tokens = drafter->config().max_draft_tokens();
   if (c.max_model_len == 0) c.max_model_len = model.max_position;
   if (c.num_threads == 0) c.num_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return c;
@@ -112,10 +139,11 @@ EngineConfig resolve(EngineConfig c, const ModelConfig& model) {
 }  // namespace
 
 struct Engine::Impl {
-  Impl(std::unique_ptr<Network> network, const EngineConfig& c, const CachePlan& caches)
+  Impl(Models models, const EngineConfig& c, const CachePlan& caches, const CostTable& costs)
       : config(c),
-        scheduler(scheduler_config(c), BlockManager(network->cache_specs(), caches.num_blocks)),
-        runner(std::move(network), runner_limits(c), caches.num_blocks) {
+        scheduler(scheduler_config(c, models.target->config(), costs),
+                  BlockManager(models.cache_specs(), caches.num_blocks)),
+        runner(std::move(models), runner_limits(c), caches.num_blocks) {
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -131,13 +159,34 @@ struct Engine::Impl {
     while (accept(inbox.collect(idle, snapshot.num_waiting))) {
       const StepPlan& plan = scheduler.plan(now_ns());
       idle = plan.empty();
-      if (!idle) scheduler.commit(runner.run(plan), now_ns());
+      if (!idle) {
+        const StepOutput& output = runner.run(plan);
+        scheduler.commit(output, now_ns());
+      }
       publish();
       send();
+      propose();
     }
     scheduler.abort_all();
     publish();
     send();
+    save_costs();
+  }
+
+  // For the next start; a file that is there was loaded and did not change.
+  void save_costs() const {
+    const std::string& file = config.speculation.cost_table_file;
+    if (file.empty() || std::filesystem::exists(file)) return;
+    if (const Status s = scheduler.costs().save(file); !s.ok()) log::warn("verification_cost_table: {}", s.message());
+  }
+
+  // After the events are out: drafts are for the next step, no client waits for them.
+  void propose() {
+    const DraftPlan& plan = scheduler.plan_drafts();
+    if (plan.empty()) return;
+    const int64_t start = now_ns();
+    const Drafts& drafts = runner.draft(plan);
+    scheduler.commit_drafts(drafts, now_ns() - start);
   }
 
   bool accept(Inbox::Mail mail) {
@@ -170,17 +219,22 @@ struct Engine::Impl {
   std::thread thread;
 };
 
-Result<std::unique_ptr<Engine>> Engine::start(std::unique_ptr<Network> network, const EngineConfig& config) {
-  NIB_TRY(check_config(config, network->config()));
-  EngineConfig resolved = resolve(config, network->config());
-  const int64_t step_bytes = Runner::step_bytes(*network, runner_limits(resolved)), free = available_memory_bytes();
+Result<std::unique_ptr<Engine>> Engine::start(Models models, const EngineConfig& config) {
+  NIB_TRY(check_config(config, models.target->config()));
+  NIB_TRY(check_speculation(config.speculation, models.drafter.get()));
+  EngineConfig resolved = resolve(config, models.target->config(), models.drafter.get());
+  CostTable costs;
+  if (const std::string& file = resolved.speculation.cost_table_file; std::filesystem::exists(file)) {
+    NIB_ASSIGN(costs, CostTable::load(file));
+  }
+  const int64_t step_bytes = Runner::step_bytes(models, runner_limits(resolved)), free = available_memory_bytes();
   if (step_bytes > free)
     return invalid(
         "A step of --max-num-batched-tokens {} and --max-num-seqs {} takes {} bytes, and {} are free: lower them.",
         resolved.max_num_batched_tokens, resolved.max_num_seqs, step_bytes, free);
-  NIB_ASSIGN(const CachePlan caches, plan_caches(network->cache_specs(), resolved, free - step_bytes));
+  NIB_ASSIGN(const CachePlan caches, plan_caches(models.cache_specs(), resolved, free - step_bytes));
   resolved.kv_cache_memory_bytes = caches.bytes;
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(std::move(network), resolved, caches)));
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(std::move(models), resolved, caches, costs)));
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

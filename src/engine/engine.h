@@ -1,5 +1,5 @@
 // Tokens in, tokens out: one thread that owns the scheduler, the block pools and the sequences.
-//   Result<std::unique_ptr<Engine>> engine = Engine::start(std::move(network), config);
+//   Result<std::unique_ptr<Engine>> engine = Engine::start({std::move(network)}, config);
 //   Result<uint64_t> id = (*engine)->submit(request, channel);     // any thread; kUnavailable when the queue is full
 //   (*engine)->cancel(*id);
 #pragma once
@@ -9,8 +9,9 @@
 #include <memory>
 #include <string>
 
+#include "engine/models.h"
 #include "engine/request.h"
-#include "model/network.h"
+#include "engine/spec_decode/speculative_config.h"
 
 namespace nib {
 
@@ -27,6 +28,7 @@ struct EngineConfig {
   int64_t seed = 0;                    // of unseeded requests
   int max_logprobs = 20;               // most logprobs a position; -1: the whole vocabulary
   bool enable_prefix_caching = false;  // not there yet: true is a start error
+  SpeculativeConfig speculation;
 };
 
 // Facts counted where they happen; read from any thread.
@@ -55,7 +57,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  static Result<std::unique_ptr<Engine>> start(std::unique_ptr<Network> network, const EngineConfig& config);
+  static Result<std::unique_ptr<Engine>> start(Models models, const EngineConfig& config);
   ~Engine();  // stops the thread; requests that run end with kAbort
 
   Result<uint64_t> submit(Request request, std::shared_ptr<EventChannel> channel);

@@ -59,7 +59,7 @@ EngineConfig small_config() {
 }
 
 std::unique_ptr<Engine> start(const EngineConfig& c = small_config(), const FakeShape& shape = {}) {
-  Result<std::unique_ptr<Engine>> engine = Engine::start(std::make_unique<FakeNetwork>(shape), c);
+  Result<std::unique_ptr<Engine>> engine = Engine::start({std::make_unique<FakeNetwork>(shape)}, c);
   NIB_CHECK(engine.ok(), "{}", engine.status().message());
   return std::move(*engine);
 }
@@ -257,7 +257,7 @@ TEST(EngineStart, RefusesWhatCannotWorkInOneSentence) {
   for (const Case& c : cases) {
     EngineConfig config = small_config();
     c.set(config);
-    const auto engine = Engine::start(std::make_unique<FakeNetwork>(), config);
+    const auto engine = Engine::start({std::make_unique<FakeNetwork>()}, config);
     ASSERT_FALSE(engine.ok()) << c.name;
     EXPECT_THAT(engine.status().message(), HasSubstr(c.message)) << c.name;
   }
@@ -266,13 +266,13 @@ TEST(EngineStart, RefusesWhatCannotWorkInOneSentence) {
 TEST(EngineStart, TheModelLengthItNamesFits) {
   EngineConfig c = small_config();
   c.kv_cache_memory_bytes = 1000;
-  const auto refused = Engine::start(std::make_unique<FakeNetwork>(), c);
+  const auto refused = Engine::start({std::make_unique<FakeNetwork>()}, c);
   const std::string& message = refused.status().message();
   c.max_model_len = std::stoll(message.substr(message.rfind(" is ") + 4));
   EXPECT_GT(c.max_model_len, 1);
-  EXPECT_TRUE(Engine::start(std::make_unique<FakeNetwork>(), c).ok());
+  EXPECT_TRUE(Engine::start({std::make_unique<FakeNetwork>()}, c).ok());
   ++c.max_model_len;
-  EXPECT_FALSE(Engine::start(std::make_unique<FakeNetwork>(), c).ok());
+  EXPECT_FALSE(Engine::start({std::make_unique<FakeNetwork>()}, c).ok());
 }
 
 TEST(EngineStart, ConfigIsResolved) {
@@ -325,7 +325,7 @@ TEST(CachePlan, RefusesACacheLargerThanTheFreeMemory) {
 TEST(EngineStart, RefusesStepsLargerThanTheFreeMemory) {
   auto network = std::make_unique<FakeNetwork>();
   network->workspace = int64_t{1} << 60;
-  const auto engine = Engine::start(std::move(network), small_config());
+  const auto engine = Engine::start({std::move(network)}, small_config());
   ASSERT_FALSE(engine.ok());
   EXPECT_THAT(engine.status().message(), HasSubstr("A step of --max-num-batched-tokens 16 and --max-num-seqs 4 takes"));
 }

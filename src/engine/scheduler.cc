@@ -13,10 +13,16 @@ void StepPlan::clear() {
   sequences.clear();
   logit_rows.clear();
   sample_rows.clear();
-  sampled.clear();
+  draws.clear();
   prompt_rows.clear();
   prompt_owner.clear();
   copies.clear();
+}
+
+int64_t num_accepted(const StepPlan& plan, const Draw& draw, const StepOutput& output) {
+  int64_t n = 0;
+  while (n < draw.num_drafts() && output.samples[draw.begin + n].token == plan.sample_rows[draw.begin + n].draft) ++n;
+  return n;
 }
 
 bool Scheduler::Before::operator()(const Sequence* a, const Sequence* b) const {
@@ -28,7 +34,10 @@ bool Scheduler::Before::operator()(const Sequence* a, const Sequence* b) const {
 }
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockManager blocks)
-    : config_(config), blocks_(std::move(blocks)), waiting_(Before{config.priority}) {}
+    : config_(config),
+      blocks_(std::move(blocks)),
+      waiting_(Before{config.priority}),
+      speculation_(config.speculation, config.costs, config.max_model_len) {}
 
 void Scheduler::add(std::unique_ptr<RequestState> request) {
   stats_.num_prompt_tokens += static_cast<int64_t>(request->request.prompt.size());
@@ -40,10 +49,13 @@ void Scheduler::add(std::unique_ptr<RequestState> request) {
 
 const StepPlan& Scheduler::plan(int64_t now_ns) {
   plan_.clear();
+  plan_ns_ = now_ns;
+  plan_.feeds_drafter = speculation_.feeds_drafter();
   rows_left_ = config_.max_num_batched_tokens;
   prompt_logit_rows_left_ = config_.max_prompt_logit_rows;
   preempted_ = false;
   for (Sequence* s : running_) s->num_planned = 0;
+  speculation_.allocate(running_, rows_left_, !waiting_.empty());
   plan_running(/*decodes=*/true);
   plan_running(/*decodes=*/false);
   if (!preempted_) admit_waiting(now_ns);
@@ -63,16 +75,25 @@ int64_t Scheduler::rows_for(const Sequence& s) const {
 }
 
 void Scheduler::plan_rows(Sequence& s) {
-  const int64_t rows = rows_for(s);
+  int64_t rows = rows_for(s);
   if (rows == 0) return;
   while (!blocks_.grow(s.cache, s.num_computed + rows)) {
     Sequence& last = *running_.back();
     preempt(last);
     if (&last == &s) return;
   }
+  rows += take_drafts(s);
   s.num_planned = rows;
   rows_left_ -= rows;
   if (s.request.wants_prompt_logprobs(s)) prompt_logit_rows_left_ -= rows;
+}
+
+// The drafts that follow the one pending token, if there is room: nobody makes way for a guess.
+int64_t Scheduler::take_drafts(Sequence& s) {
+  const int64_t drafts = std::min(s.proposed.size(), rows_left_ - 1);
+  if (drafts <= 0 || s.num_pending() != 1 || !blocks_.grow(s.cache, s.num_computed + 1 + drafts)) return 0;
+  s.output.insert(s.output.end(), s.proposed.tokens.begin(), s.proposed.tokens.begin() + drafts);
+  return s.num_drafts = drafts;
 }
 
 void Scheduler::preempt(Sequence& s) {
@@ -80,6 +101,9 @@ void Scheduler::preempt(Sequence& s) {
   rows_left_ += s.num_planned;
   if (s.request.wants_prompt_logprobs(s)) prompt_logit_rows_left_ += s.num_planned;
   blocks_.release(s.cache);
+  s.drop_drafts();
+  s.proposed = {};
+  s.draft_context = {};
   s.num_planned = s.num_computed = 0;
   s.state = State::kWaiting;
   waiting_.insert(&s);
@@ -124,6 +148,8 @@ void Scheduler::lay_out() {
   for (Sequence* s : plan_.sequences) {
     const SequenceRows rows{static_cast<int64_t>(plan_.tokens.size()), s->num_planned, s->num_computed};
     plan_.rows.push_back(rows);
+    if (plan_.feeds_drafter && s->draft_context.end != rows.start) s->draft_context = {rows.start, rows.start};
+    fill_constraint_masks(*s);
     for (int64_t i = 0; i < s->num_planned; ++i) plan_.tokens.push_back(s->token(s->num_computed + i));
     lay_out_logits(*s, rows);
   }
@@ -135,7 +161,7 @@ void Scheduler::lay_out_logits(Sequence& s, const SequenceRows& rows) {
   for (int64_t i = 0; i < rows.count; ++i) {
     const int64_t next = rows.start + i + 1;  // the position that this row predicts
     const bool predicts_prompt = prompt_logprobs && next >= made && next < s.num_prompt();
-    const bool predicts_output = next == s.num_tokens();
+    const bool predicts_output = next >= s.num_tokens();
     if (!predicts_prompt && !predicts_output) continue;
     const auto logit_row = static_cast<int32_t>(plan_.logit_rows.size());
     plan_.logit_rows.push_back(static_cast<int32_t>(rows.begin + i));
@@ -144,15 +170,39 @@ void Scheduler::lay_out_logits(Sequence& s, const SequenceRows& rows) {
       plan_.prompt_owner.push_back(&s);
     }
     if (predicts_output) {
-      add_sample(s, logit_row);
+      add_sample(s, logit_row, next - s.num_tokens());
       if (s.index == 0 && s.num_output() == 0) fork_attached(s, logit_row);
     }
   }
 }
 
-void Scheduler::add_sample(Sequence& s, int32_t logit_row) {
-  plan_.sample_rows.push_back({logit_row, s.num_tokens(), &s.sampling, s.output});
-  plan_.sampled.push_back(&s);
+// One mask for each row that may count. Rows behind a draft that is not allowed have none: that draft is never
+// accepted.
+void Scheduler::fill_constraint_masks(Sequence& s) {
+  s.constraint_masks.clear();
+  if (!s.constraint) return;
+  const int64_t words = mask_words(config_.vocab_size);
+  s.constraint_masks.resize((s.num_drafts + 1) * words);
+  const View<uint32_t, 2> masks(s.constraint_masks.data(), {s.num_drafts + 1, words});
+  const int64_t filled = fill_masks(*s.constraint, std::span(s.output).last(s.num_drafts), masks);
+  s.constraint_masks.resize(filled * words);
+}
+
+// The row that draws the token behind so many of the drafts, and judges the next one.
+void Scheduler::add_sample(Sequence& s, int32_t logit_row, int64_t num_assumed) {
+  SampleRow row{logit_row, s.num_tokens() + num_assumed, &s.sampling,
+                std::span(s.output).first(s.num_output() + num_assumed), num_assumed};
+  if (num_assumed < s.num_drafts) {
+    row.draft = s.proposed.tokens[num_assumed];
+    row.draft_logits = s.proposed.logits_of(num_assumed);
+    row.coupled = speculation_.coupled(s.sampling.params());
+  }
+  const auto words = static_cast<size_t>(mask_words(config_.vocab_size)), mask = num_assumed * words;
+  if (mask < s.constraint_masks.size()) row.allowed = std::span(s.constraint_masks).subspan(mask, words);
+  const auto place = static_cast<int64_t>(plan_.sample_rows.size());
+  plan_.sample_rows.push_back(row);
+  if (num_assumed == 0) plan_.draws.push_back({&s, static_cast<int64_t>(plan_.rows.size()) - 1, place, 0});
+  ++plan_.draws.back().count;
 }
 
 // The other sequences of the request draw their first token from the same logits. One that finds no seat or no block
@@ -167,21 +217,34 @@ void Scheduler::fork_attached(Sequence& leader, int32_t logit_row) {
       continue;
     }
     s->num_computed = s->num_prompt();
+    if (plan_.feeds_drafter) s->draft_context = {leader.draft_context.begin, s->num_computed};
     start(*s, leader.times.scheduled_ns);
-    add_sample(*s, logit_row);
+    fill_constraint_masks(*s);
+    add_sample(*s, logit_row, 0);
   }
 }
 
 // ---- commit: what became of it
 
 void Scheduler::commit(const StepOutput& output, int64_t now_ns) {
-  for (Sequence* s : plan_.sequences) s->num_computed += s->num_planned;
+  for (Sequence* s : plan_.sequences) {
+    s->num_computed += s->num_planned;
+    if (plan_.feeds_drafter) s->draft_context.end = s->num_computed;
+  }
   commit_prompt_logprobs(output);
-  for (size_t i = 0; i < plan_.sampled.size(); ++i) commit_sample(*plan_.sampled[i], output.samples[i], now_ns);
+  for (const Draw& draw : plan_.draws) commit_draw(draw, output, now_ns);
   for (Sequence* s : running_)
     if (s->state == State::kRunning) blocks_.trim(s->cache, s->num_computed);
   count_step(static_cast<int64_t>(plan_.tokens.size()));
+  speculation_.end_step(static_cast<int64_t>(plan_.tokens.size()), static_cast<int64_t>(plan_.sample_rows.size()),
+                        now_ns - plan_ns_);
   forget_finished();
+}
+
+const DraftPlan& Scheduler::plan_drafts() { return speculation_.plan_drafts(running_); }
+
+void Scheduler::commit_drafts(const Drafts& drafts, int64_t elapsed_ns) {
+  speculation_.commit_drafts(drafts, elapsed_ns);
 }
 
 void Scheduler::count_step(int64_t rows) {
@@ -203,22 +266,41 @@ void Scheduler::commit_prompt_logprobs(const StepOutput& output) {
   }
 }
 
-void Scheduler::commit_sample(Sequence& s, const Sample& sample, int64_t now_ns) {
+// Accepted drafts and the token drawn behind them, one after the other, as if each had come from a step of its own.
+void Scheduler::commit_draw(const Draw& draw, const StepOutput& output, int64_t now_ns) {
+  Sequence& s = *draw.sequence;
+  const int64_t drafts = s.num_drafts, accepted = num_accepted(plan_, draw, output);
+  s.drop_drafts();
   if (s.state != State::kRunning) return;  // its request ended with an error in this step
-  if (!sample.error.empty()) return finish_request(s.request, FinishReason::kError, sample.error);
+  s.num_computed -= drafts - accepted;
+  if (plan_.feeds_drafter) s.draft_context.end = s.num_computed;
   TokenEvent event;
-  event.tokens = {sample.token};
-  if (sample.logprobs) event.logprobs = {*sample.logprobs};
   if (s.index == 0 && s.num_output() == 0) event.prompt_logprobs = std::move(s.request.prompt_logprobs);
   if (s.num_output() == 0) s.times.first_token_ns = now_ns;
   s.times.last_token_ns = now_ns;
+  const std::string* error = nullptr;
+  for (int64_t i = 0; i <= accepted && event.finish == FinishReason::kNone && !error; ++i) {
+    const Sample& sample = output.samples[draw.begin + i];
+    if (sample.error.empty())
+      append(s, sample, event);
+    else
+      error = &sample.error;
+  }
+  speculation_.record(s, drafts, accepted, event);
+  const FinishReason reason = event.finish;
+  if (!event.tokens.empty()) emit(s, std::move(event));
+  if (error) return finish_request(s.request, FinishReason::kError, *error);
+  if (reason != FinishReason::kNone) finish(s, reason);
+}
+
+void Scheduler::append(Sequence& s, const Sample& sample, TokenEvent& event) {
+  event.tokens.push_back(sample.token);
+  if (sample.logprobs) event.logprobs.push_back(*sample.logprobs);
   s.output.push_back(sample.token);
   s.sampling.append(sample.token);
+  NIB_CHECK(!s.constraint || s.constraint->accept(sample.token), "token {} was allowed, then refused", sample.token);
   ++stats_.num_generation_tokens;
   event.finish = finish_reason(s, sample.token, event.stop_token);
-  const FinishReason reason = event.finish;
-  emit(s, std::move(event));
-  if (reason != FinishReason::kNone) finish(s, reason);
 }
 
 FinishReason Scheduler::finish_reason(const Sequence& s, int32_t token, std::optional<int32_t>& stop_token) const {
@@ -305,6 +387,7 @@ void Scheduler::count(EngineStats& s) const {
   s.num_running = static_cast<int64_t>(running_.size());
   s.num_waiting = static_cast<int64_t>(waiting_.size());
   s.kv_cache_usage = blocks_.usage();
+  speculation_.count(s);
   for (size_t g = 0; g < blocks_.specs().size(); ++g)
     if (const CacheSpec& spec = blocks_.specs()[g]; spec.kind == CacheSpec::Kind::kFull)
       s.num_blocks = blocks_.pool(g).num_blocks(), s.block_size = spec.block_size;

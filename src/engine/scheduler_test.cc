@@ -27,8 +27,9 @@ class PlanTest : public ::testing::Test {
  protected:
   void make(const std::vector<int64_t>& pools, int64_t rows, bool priority = false) {
     std::vector<CacheSpec> specs = testing::FakeNetwork().cache_specs();
-    scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{pools[2], rows, 5, 64, priority},
-                                             BlockManager(std::move(specs), pools));
+    scheduler_ =
+        std::make_unique<Scheduler>(SchedulerConfig{pools[2], rows, 5, 64, testing::FakeNetwork::kVocab, priority},
+                                    BlockManager(std::move(specs), pools));
   }
 
   void add(Request r) {

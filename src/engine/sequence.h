@@ -5,11 +5,14 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/block_manager.h"
 #include "engine/request.h"
 #include "engine/sampling_state.h"
+#include "engine/spec_decode/draft_tokens.h"
+#include "engine/spec_decode/sequence_speculation.h"
 
 namespace nib {
 
@@ -25,18 +28,25 @@ struct Sequence {
   const int32_t index;  // 0 .. n-1
   State state = State::kWaiting;
   const std::vector<int32_t>& prompt;  // of the request: n sequences share one
-  std::vector<int32_t> output;         // what was sampled
+  std::vector<int32_t> output;         // what was sampled, followed by the drafts that the current step verifies
+  int64_t num_drafts = 0;              // of them at the end of output
   int64_t num_computed = 0;            // tokens in the cache
   int64_t num_planned = 0;             // rows in the current step
   SequenceCache cache;
   SamplingState sampling;
   std::unique_ptr<TokenConstraint> constraint;  // null: any token may come
+  std::vector<uint32_t> constraint_masks;       // [rows that sample, words] of the current step
   RequestTimes times;
+  DraftTokens proposed;                              // for the next step
+  DraftRange draft_context;                          // what the drafter knows of this sequence
+  std::unique_ptr<SequenceSpeculation> speculation;  // null before its first step under speculation
 
   int64_t num_prompt() const { return static_cast<int64_t>(prompt.size()); }
-  int64_t num_output() const { return static_cast<int64_t>(output.size()); }
+  int64_t num_output() const { return static_cast<int64_t>(output.size()) - num_drafts; }
   int64_t num_tokens() const { return num_prompt() + num_output(); }
   int64_t num_pending() const { return num_tokens() - num_computed; }
+  void drop_drafts() { output.resize(output.size() - std::exchange(num_drafts, 0)); }
+  // Of sampled tokens and of the drafts behind them.
   int32_t token(int64_t position) const {
     return position < num_prompt() ? prompt[position] : output[position - num_prompt()];
   }

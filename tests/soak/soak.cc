@@ -1,85 +1,36 @@
 // Random requests with cancels, tiny pools and preemption: every pool must be full again and every answer equal to its
-// solo run. Two parts over a network that hashes its history (stepped by hand; through the engine's thread and slow
-// readers), and one over a real model folder if given.
+// solo run. Parts over a network that hashes its history (stepped by hand, half of the loops with speculation; through
+// the engine's thread and slow readers, without and with speculation), and one over a real model folder if given, half
+// of its loops with copy drafting.
 //   soak --requests 2000 [--seed 1] [--model DIR] [--report FILE]
 #include <CLI/CLI.hpp>
 #include <ctime>
 #include <fstream>
 #include <iostream>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include "engine/testing/bell.h"
-#include "engine/testing/step_loop.h"
+#include "engine/testing/random_requests.h"
 
 namespace nib::testing {
 namespace {
 
 struct Tally {
   int64_t requests = 0, sequences = 0, cancelled = 0, slow_readers = 0, poisoned = 0, preemptions = 0, steps = 0,
-          tokens = 0;
+          tokens = 0, accepted_drafts = 0;
 
+  void add(const Request& r) {
+    ++requests;
+    sequences += r.sampling.n;
+    poisoned += r.prompt.back() == FakeNetwork::kPoison;
+  }
   void add(const Tally& t) {
     requests += t.requests, sequences += t.sequences, cancelled += t.cancelled, slow_readers += t.slow_readers;
     poisoned += t.poisoned, preemptions += t.preemptions, steps += t.steps, tokens += t.tokens;
+    accepted_drafts += t.accepted_drafts;
   }
 };
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : rng_(seed) {}
-  int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng_); }
-  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(rng_); }
-  bool one_in(int64_t n) { return between(1, n) == 1; }
-
- private:
-  std::mt19937_64 rng_;
-};
-
-struct Limits {
-  int64_t max_prompt, max_tokens, vocab;
-  bool poison;
-};
-
-void randomise(Random& random, SamplingParams& p, int64_t vocab) {
-  const auto id = [&] { return static_cast<int32_t>(random.between(0, vocab - 2)); };
-  p.temperature = random.one_in(3) ? 0 : random.real(0.2, 2);
-  p.seed = random.between(0, 1 << 30);
-  p.n = p.temperature > 0 && random.one_in(4) ? random.between(2, 4) : 1;
-  p.eos_token_ids = {0};
-  if (random.one_in(4)) p.top_k = random.between(1, 20);
-  if (random.one_in(4)) p.top_p = random.real(0.1, 1);
-  if (random.one_in(6)) p.min_p = random.real(0, 0.3);
-  if (random.one_in(5)) p.repetition_penalty = random.real(0.7, 1.5);
-  if (random.one_in(5)) p.presence_penalty = random.real(-1, 2);
-  if (random.one_in(5)) p.frequency_penalty = random.real(-1, 2);
-  if (random.one_in(6)) p.logit_bias = {{id(), 3.0f}, {id(), -50.0f}};
-  if (random.one_in(8)) p.allowed_token_ids = {id(), id(), id(), 0};
-  if (random.one_in(6)) p.bad_words = {{id()}, {id(), id()}};
-  if (random.one_in(5)) p.stop_token_ids = {id(), id()};
-  if (random.one_in(6)) p.ignore_eos = true;
-  if (random.one_in(5)) p.min_tokens = random.between(0, p.max_tokens);
-  if (random.one_in(4)) p.num_logprobs = static_cast<int>(random.between(0, 4));
-  if (random.one_in(8)) p.num_prompt_logprobs = static_cast<int>(random.between(0, 2));
-  if (random.one_in(8)) p.processed_logprobs = true;
-}
-
-Request random_request(Random& random, const Limits& limits, Tally& tally) {
-  Request r;
-  for (int64_t i = random.between(1, limits.max_prompt); i > 0; --i)
-    r.prompt.push_back(static_cast<int32_t>(random.between(1, limits.vocab - 2)));
-  r.sampling.max_tokens = random.between(1, limits.max_tokens);
-  r.priority = random.between(0, 3);
-  randomise(random, r.sampling, limits.vocab);
-  if (limits.poison && random.one_in(50)) {
-    r.prompt.back() = FakeNetwork::kPoison;
-    ++tally.poisoned;
-  }
-  ++tally.requests;
-  tally.sequences += r.sampling.n;
-  return r;
-}
 
 [[noreturn]] void fail(const std::string& what) {
   std::cerr << "soak failed: " << what << "\n";
@@ -97,17 +48,24 @@ void check(const Answer& got, const Answer& expected, bool cancelled, const std:
   fail(message.str());
 }
 
+void add_stats(const EngineStats& s, Tally& tally) {
+  tally.preemptions += s.num_preemptions;
+  tally.steps += s.num_steps;
+  tally.accepted_drafts += s.num_accepted_tokens;
+}
+
 using Solo = std::function<Answer(const Request&, int32_t)>;
 
 // Requests arrive at random steps of one loop; some are cancelled at random steps, whole or one sequence of them.
-void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t count, const Solo& solo, Tally& tally,
-                 const std::string& where) {
+void run_stepped(StepLoop& loop, Random& random, const RequestLimits& limits, int64_t count, const Solo& solo,
+                 Tally& tally, const std::string& where) {
   std::vector<Request> requests;
   std::vector<bool> cancelled;
   bool working = true;
   while (static_cast<int64_t>(requests.size()) < count || working) {
     while (static_cast<int64_t>(requests.size()) < count && random.one_in(3)) {
-      requests.push_back(random_request(random, limits, tally));
+      requests.push_back(random_request(random, limits));
+      tally.add(requests.back());
       cancelled.push_back(false);
       loop.add(requests.back());
     }
@@ -129,29 +87,23 @@ void run_stepped(StepLoop& loop, Random& random, const Limits& limits, int64_t c
       check(got, solo(requests[i], k), cancelled[i], fmt::format("{}, request {}, sequence {}", where, i + 1, k));
     }
   if (!loop.pools_full()) fail(where + ": a pool is not full again");
-  tally.preemptions += loop.stats().num_preemptions;
-  tally.steps += loop.stats().num_steps;
+  add_stats(loop.stats(), tally);
 }
 
-StepLoopConfig random_config(Random& random) {
-  StepLoopConfig c;
-  c.shape.block_size = random.between(1, 5);
-  c.shape.window = random.between(1, 12);
-  c.max_num_batched_tokens = random.between(1, 24);
-  c.max_prompt_logit_rows = random.between(1, 6);
-  c.max_model_len = 64;
-  c.priority = random.one_in(2);
-  const int64_t seats = random.between(1, std::min<int64_t>(8, c.max_num_batched_tokens));
-  const std::vector<CacheSpec> specs = FakeNetwork(c.shape).cache_specs();
-  c.pools = {0, 0, seats};
-  for (int g : {0, 1})  // one sequence of any length, and little more
-    c.pools[g] = blocks_of_sequence(specs[g], c.max_model_len, c.max_num_batched_tokens) + random.between(0, 8);
-  return c;
+// What a drafter of the stepped part can be like.
+FakeDraftShape random_drafter(Random& random) {
+  FakeDraftShape shape;
+  shape.right = random.between(0, 6), shape.wrong = random.between(1, 3);
+  shape.nan_every = random.one_in(4) ? random.between(3, 60) : 0;
+  shape.confidence = random.one_in(2);
+  return shape;
 }
 
 void soak_stepped(Random& random, int64_t count, Tally& tally) {
   for (int64_t done = 0; done < count; done += 50) {
-    FakeLoop loop(random_config(random));
+    StepLoopConfig config = random_config(random);
+    if (random.one_in(2)) add_speculation(random, config);
+    FakeLoop loop(config, random_drafter(random));
     run_stepped(
         loop, random, {40, 24, FakeNetwork::kVocab, true}, std::min<int64_t>(50, count - done),
         [&](const Request& r, int32_t k) { return loop.solo(r, k); }, tally, fmt::format("stepped {}", done));
@@ -205,14 +157,26 @@ class Client {
   uint64_t id_ = 0;
 };
 
-std::unique_ptr<Engine> start_tiny_engine() {
+std::unique_ptr<Engine> start_tiny_engine(bool speculates) {
   EngineConfig c;
   c.max_model_len = 64;
   c.max_num_seqs = 6;
   c.max_num_batched_tokens = 16;
   c.num_threads = 2;
   c.kv_cache_memory_bytes = 1800;  // one sequence of any length, and little more
-  Result<std::unique_ptr<Engine>> engine = Engine::start(std::make_unique<FakeNetwork>(), c);
+  FakeShape shape;
+  std::unique_ptr<Drafter> drafter;
+  if (speculates) {
+    c.speculation.method = SpeculativeConfig::Method::kDspark;
+    c.speculation.num_speculative_tokens = 7;
+    c.speculation.probabilistic_drafts = c.speculation.adaptive_verification = c.speculation.copy_drafts = true;
+    c.speculation.max_copy_tokens = SpeculativeConfig::kMaxCopyTokens;
+    c.speculation.prompt_lookup_min = 1;
+    c.kv_cache_memory_bytes = 3600;  // also of the drafter and of longer rings
+    shape.max_rejected_rows = c.speculation.max_drafts();
+    drafter = std::make_unique<FakeDrafter>(FakeDraftShape{.nan_every = 50, .confidence = true}, shape);
+  }
+  Result<std::unique_ptr<Engine>> engine = Engine::start({std::make_unique<FakeNetwork>(shape), std::move(drafter)}, c);
   if (!engine.ok()) fail(engine.status().message());
   return std::move(*engine);
 }
@@ -222,8 +186,8 @@ Client::Mood random_mood(Random& random) {
 }
 
 // Four client threads, each with up to 20 requests open at a time.
-void soak_threaded(Random& random, int64_t count, Tally& tally) {
-  const std::unique_ptr<Engine> engine = start_tiny_engine();
+void soak_threaded(bool speculates, Random& random, int64_t count, Tally& tally) {
+  const std::unique_ptr<Engine> engine = start_tiny_engine(speculates);
   std::mutex mutex;  // of tally
   const auto client_thread = [&](uint64_t seed, int64_t share) {
     Random own(seed);
@@ -231,7 +195,8 @@ void soak_threaded(Random& random, int64_t count, Tally& tally) {
       Tally mine;
       std::vector<std::unique_ptr<Client>> clients;
       for (int64_t i = done; i < std::min(share, done + 20); ++i) {
-        Request r = random_request(own, {40, 24, FakeNetwork::kVocab, true}, mine);
+        Request r = random_request(own, {40, 24, FakeNetwork::kVocab, true});
+        mine.add(r);
         clients.push_back(std::make_unique<Client>(*engine, std::move(r), random_mood(own)));
       }
       for (auto& c : clients) {
@@ -254,15 +219,15 @@ void soak_threaded(Random& random, int64_t count, Tally& tally) {
   for (std::thread& t : threads) t.join();
   const EngineStats s = engine->stats();
   if (s.num_running + s.num_waiting != 0 || s.kv_cache_usage != 0) fail("threaded: the engine still holds something");
-  tally.preemptions += s.num_preemptions;
-  tally.steps += s.num_steps;
+  add_stats(s, tally);
 }
 
 // A real model in tiny pools against the same model serving one sequence at a time from large ones.
 void soak_model(const std::string& folder, bool f32, Random& random, int64_t count, Tally& tally) {
-  const auto load = [&] {
+  const auto load = [&](int64_t max_rejected_rows = 0) {
     LoadOptions options;
     options.f32 = f32;
+    options.max_rejected_rows = max_rejected_rows;
     Result<std::unique_ptr<Network>> network = load_network(folder, options);
     if (!network.ok()) fail(network.status().message());
     return std::move(*network);
@@ -275,7 +240,7 @@ void soak_model(const std::string& folder, bool f32, Random& random, int64_t cou
   roomy.max_num_batched_tokens = 64;
   roomy.pools.clear();
   for (const CacheSpec& s : specs) roomy.pools.push_back(blocks_of_sequence(s, roomy.max_model_len, 64));
-  StepLoop alone(roomy, load());
+  StepLoop alone(roomy, {load()});
   uint64_t last = 0;
   const Solo solo = [&](const Request& r, int32_t k) {
     if (k == 0) last = alone.add(r), alone.run();
@@ -290,9 +255,18 @@ void soak_model(const std::string& folder, bool f32, Random& random, int64_t cou
       tiny.pools.push_back(blocks_of_sequence(s, tiny.max_model_len, tiny.max_num_batched_tokens) +
                            random.between(0, 4));
     tiny.pools.back() = random.between(1, 6);
-    StepLoop loop(tiny, load());
+    tiny.speculation = {};
+    if (random.one_in(2)) {
+      tiny.speculation.method = SpeculativeConfig::Method::kNgram;
+      tiny.speculation.copy_drafts = true;
+      tiny.speculation.adaptive_verification = random.one_in(2);
+      tiny.speculation.max_copy_tokens = random.between(1, SpeculativeConfig::kMaxCopyTokens);
+      tiny.speculation.prompt_lookup_min = tiny.speculation.prompt_lookup_max = random.between(1, 3);
+    }
+    StepLoop loop(tiny, {load(tiny.speculation.max_drafts())});
     // Mostly short requests, so that there can be many; some that fill the context.
-    const Limits limits = random.one_in(10) ? Limits{70, 26, vocab, false} : Limits{24, 12, vocab, false};
+    const RequestLimits limits =
+        random.one_in(10) ? RequestLimits{70, 26, vocab, false} : RequestLimits{24, 12, vocab, false};
     run_stepped(loop, random, limits, std::min<int64_t>(50, count - done), solo, tally, fmt::format("model {}", done));
   }
 }
@@ -310,13 +284,15 @@ void print_report(std::ostream& out, const std::vector<Part>& parts, uint64_t se
   out << "# Soak report\n\n"
       << "`make soak` on " << date << ", seed " << seed << ": passed. Every answer equals its solo run, and every pool "
       << "of blocks and slots was full again at the end.\n\n"
-      << "| part | requests | sequences | cancelled | slow readers | NaN rows | preemptions | steps | tokens | seconds "
-         "|\n"
-      << "|---|---|---|---|---|---|---|---|---|---|\n";
+      << "| part | requests | sequences | cancelled | slow readers | NaN rows | preemptions | steps | tokens | "
+         "accepted "
+         "drafts | seconds |\n"
+      << "|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Part& p : parts) {
     const Tally& t = p.tally;
-    out << fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1f} |\n", p.name, t.requests, t.sequences,
-                       t.cancelled, t.slow_readers, t.poisoned, t.preemptions, t.steps, t.tokens, p.seconds);
+    out << fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1f} |\n", p.name, t.requests,
+                       t.sequences, t.cancelled, t.slow_readers, t.poisoned, t.preemptions, t.steps, t.tokens,
+                       t.accepted_drafts, p.seconds);
   }
 }
 
@@ -341,11 +317,14 @@ int run(int argc, char** argv) {
     body(random, parts.back().tally);
     parts.back().seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  part("stepped", [&](Random& random, Tally& tally) { soak_stepped(random, requests - requests / 2, tally); });
-  part("threaded", [&](Random& random, Tally& tally) { soak_threaded(random, requests / 2, tally); });
+  part("stepped, half with speculation",
+       [&](Random& random, Tally& tally) { soak_stepped(random, requests - requests / 2, tally); });
+  for (const bool speculates : {false, true})
+    part(speculates ? "threaded, with speculation" : "threaded",
+         [&](Random& random, Tally& tally) { soak_threaded(speculates, random, requests / 4, tally); });
   if (!model.empty()) {
     for (const bool f32 : {false, true})
-      part(f32 ? "model, f32" : "model, bf16",
+      part(f32 ? "model, f32, half with copy drafting" : "model, bf16, half with copy drafting",
            [&](Random& random, Tally& tally) { soak_model(model, f32, random, model_requests / 2, tally); });
   }
   print_report(std::cout, parts, seed);

@@ -5,6 +5,7 @@
 // A key that would change results and is not there is refused; a key that means nothing here becomes a warning.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct SpeculativeConfig {
   std::vector<std::string> warnings;                      // one sentence for each key that has no effect
 
   bool enabled() const { return method != Method::kNone; }
+  int64_t max_drafts() const { return std::max(num_speculative_tokens, max_copy_tokens); }  // of a sequence in a step
 
   static Result<SpeculativeConfig> from_json(const Json& object);
   static Result<Coupling> parse_coupling(std::string_view text);

@@ -9,6 +9,7 @@
 
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/testing/fake_drafter.h"
 #include "engine/testing/fake_network.h"
 
 namespace nib::testing {
@@ -21,6 +22,7 @@ struct Answer {
   FinishReason finish = FinishReason::kNone;
   std::optional<int32_t> stop_token;
   std::string error;
+  int64_t num_accepted_drafts = 0, num_rejected_drafts = 0;  // how it came about: no part of the answer
 };
 
 inline bool operator==(const TokenLogprob& a, const TokenLogprob& b) {
@@ -60,6 +62,8 @@ inline void append(Answer& a, const TokenEvent& e) {
   a.finish = e.finish;
   a.stop_token = e.stop_token;
   a.error = e.error;
+  a.num_accepted_drafts += e.num_accepted_drafts;
+  a.num_rejected_drafts += e.num_rejected_drafts;
 }
 
 // The answer of one sequence computed alone and without caches: one row of reference logits, one draw.
@@ -69,6 +73,8 @@ inline Answer solo_answer(const FakeNetwork& network, const Request& r, int32_t 
   Sampler sampler(FakeNetwork::kVocab, pool);
   const SamplingParams& p = r.sampling;
   SamplingState state(p, seed + index, r.prompt);
+  const std::unique_ptr<TokenConstraint> constraint = r.make_constraint ? r.make_constraint() : nullptr;
+  std::vector<uint32_t> mask(constraint ? mask_words(FakeNetwork::kVocab) : 0);
   std::vector<int32_t> tokens = r.prompt;
   std::vector<Sample> out;
   Answer a;
@@ -84,7 +90,9 @@ inline Answer solo_answer(const FakeNetwork& network, const Request& r, int32_t 
   }
   while (a.finish == FinishReason::kNone) {
     const std::vector<float> logits = logits_after(tokens.size());
-    const SampleRow row{0, static_cast<int64_t>(tokens.size()), &state, std::span(tokens).subspan(r.prompt.size())};
+    if (constraint) constraint->fill_mask(mask);
+    const SampleRow row{0,   static_cast<int64_t>(tokens.size()), &state, std::span(tokens).subspan(r.prompt.size()), 0,
+                        mask};
     sampler.prepare({&row, 1});
     sampler.sample(view(logits), out);
     a.error = out[0].error;
@@ -96,6 +104,7 @@ inline Answer solo_answer(const FakeNetwork& network, const Request& r, int32_t 
     tokens.push_back(t);
     a.tokens.push_back(t);
     state.append(t);
+    if (constraint) NIB_CHECK(constraint->accept(t), "token {}", t);
     if (out[0].logprobs) a.logprobs.push_back(*out[0].logprobs);
     if (state.is_eos(t))
       a.finish = FinishReason::kStop;
@@ -118,34 +127,46 @@ struct StepLoopConfig {
   int num_threads = 1;
   Isa isa = Isa::kRef;
   FakeShape shape = {};
+  SpeculativeConfig speculation = {};  // pools then name those of the drafter last, if there is one
+  CostTable costs = {};                // of speculation; empty: measured by the clock of the loop
+  int64_t row_ns = 0, draft_ns = 0;    // that clock: what a row of a step takes, and a run of the drafter
 
-  int64_t max_num_seqs() const { return pools.back(); }
+  int64_t max_num_seqs() const { return pools[2]; }
 };
 
 class StepLoop {
  public:
-  StepLoop(const StepLoopConfig& c, std::unique_ptr<Network> network)
+  StepLoop(const StepLoopConfig& c, Models models)
       : config_(c),
-        scheduler_({c.max_num_seqs(), c.max_num_batched_tokens, c.max_prompt_logit_rows, c.max_model_len, c.priority},
-                   BlockManager(network->cache_specs(), c.pools)),
-        runner_(std::move(network),
-                {c.max_num_seqs(), c.max_num_batched_tokens, c.max_num_seqs() + c.max_prompt_logit_rows,
-                 c.max_model_len, c.num_threads, c.isa},
+        scheduler_({c.max_num_seqs(), c.max_num_batched_tokens, c.max_prompt_logit_rows, c.max_model_len,
+                    models.target->config().unpadded_vocab_size, c.priority, c.speculation, c.costs},
+                   BlockManager(models.cache_specs(), c.pools)),
+        runner_(std::move(models),
+                {c.max_num_seqs(), c.max_num_batched_tokens, c.max_num_batched_tokens + c.max_prompt_logit_rows,
+                 c.max_model_len, c.num_threads, c.isa, c.speculation.num_speculative_tokens,
+                 c.speculation.probabilistic_drafts},
                 c.pools) {}
 
   uint64_t add(Request r) {
-    r.id = ++last_id_;
     const uint64_t seed = seed_of(r);
+    return add(std::move(r), seed);
+  }
+
+  uint64_t add(Request r, uint64_t seed) {
+    r.id = ++last_id_;
     scheduler_.add(std::make_unique<RequestState>(std::move(r), nullptr, seed, 0));
     return last_id_;
   }
 
   // False: there was nothing to do.
   bool step() {
-    const StepPlan& plan = scheduler_.plan(0);
+    const StepPlan& plan = scheduler_.plan(now_ns_);
     if (plan.empty()) return false;
-    scheduler_.commit(runner_.run(plan), 0);
+    now_ns_ += config_.row_ns * static_cast<int64_t>(plan.tokens.size());
+    scheduler_.commit(runner_.run(plan), now_ns_);
     take_events();
+    if (const DraftPlan& drafts = scheduler_.plan_drafts(); !drafts.empty())
+      scheduler_.commit_drafts(runner_.draft(drafts), config_.draft_ns);
     return true;
   }
 
@@ -191,20 +212,26 @@ class StepLoop {
   Scheduler scheduler_;
   Runner runner_;
   uint64_t last_id_ = 0;
+  int64_t now_ns_ = 0;
   std::map<std::pair<uint64_t, int32_t>, Answer> answers_;
 };
 
 // Over the fake network, with the answers known beforehand.
 class FakeLoop : public StepLoop {
  public:
-  explicit FakeLoop(const StepLoopConfig& c)
-      : StepLoop(c, std::make_unique<FakeNetwork>(c.shape)), reference_(c.shape) {}
+  explicit FakeLoop(const StepLoopConfig& c, const FakeDraftShape& draft = {})
+      : StepLoop(c, {std::make_unique<FakeNetwork>(c.shape), fake_drafter(c, draft)}), reference_(c.shape) {}
 
   Answer solo(const Request& r, int32_t index) const {
     return solo_answer(reference_, r, index, seed_of(r), config_.max_model_len);
   }
 
  private:
+  static std::unique_ptr<Drafter> fake_drafter(const StepLoopConfig& c, const FakeDraftShape& draft) {
+    if (c.speculation.method != SpeculativeConfig::Method::kDspark) return nullptr;
+    return std::make_unique<FakeDrafter>(draft, c.shape);
+  }
+
   FakeNetwork reference_;
 };
 

@@ -28,6 +28,7 @@ class ScriptNetwork : public Network {
   const ModelConfig& config() const override { return config_; }
   const std::vector<CacheSpec>& cache_specs() const override { return specs_; }
   int64_t workspace_bytes(int64_t, int64_t, int64_t) const override { return 0; }
+  SharedTables shared_tables() const override { return {}; }
 
   void forward(Context&, const ForwardInput& in, const KvCache&, View<float, 2> logits, const Trace*) const override {
     if (step_time_.count() > 0) std::this_thread::sleep_for(step_time_);

@@ -38,7 +38,7 @@ inline ServedModel script_model(const TestServerOptions& options) {
   model.tokenizer = small_tokenizer();
   model.format = *ChatFormat::resolve(*model.tokenizer, /*vision=*/false);
   model.fallback.sampling.eos_token_ids = model.format.stop_ids;
-  model.engine = *Engine::start(std::make_unique<ScriptNetwork>(options.step_time), config);
+  model.engine = *Engine::start({std::make_unique<ScriptNetwork>(options.step_time)}, config);
   return model;
 }
 
