@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   bench.require_subcommand(1);
   nib::cli::add_bench_serve_command(bench, env, exit);
   nib::cli::add_bench_step_command(bench, exit);
+  nib::cli::add_bench_speculation_command(bench, exit);
   nib::cli::add_bench_ops_command(bench, exit);
   CLI::App& debug = *app.add_subcommand(
       "debug", "Shows what happens inside: tokens, prompts, parsed answers, logits, quantized blocks");

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "cli/commands.h"
+#include "cli/machine.h"
 #include "cli/number_checks.h"
 #include "compute/cpu/kernels.h"
 #include "compute/ops/attention.h"
@@ -62,13 +63,6 @@ Timing time_of(int repeats, int64_t calls, const F& loop) {
 std::string_view format_name(WeightFormat format) {
   constexpr std::string_view kNames[] = {"f32", "bf16", "nvfp4", "mxfp8"};
   return kNames[static_cast<int>(format)];
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  return "unknown CPU";
 }
 
 // oneDNN in its own module beside the binary; absent if it was not built.
@@ -451,11 +445,8 @@ class Bench {
 
   bool write() const {
     if (options_.out.empty()) return true;
-    char date[32];
-    const std::time_t now = std::time(nullptr);
-    std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
     const Json all = {{"command", "nib bench ops"},
-                      {"date", date},
+                      {"date", utc_date()},
                       {"cpu", cpu_name()},
                       {"threads", pool_.num_threads()},
                       {"isa", name(cx_.isa)},

@@ -36,10 +36,11 @@ Result<int> free_port() {
 
 }  // namespace
 
-Result<ChildServer> ChildServer::start(const std::string& model) {
+Result<ChildServer> ChildServer::start(const std::string& model, const std::vector<std::string>& flags) {
   NIB_ASSIGN(const int port, free_port());
-  std::string args[] = {
+  std::vector<std::string> args = {
       "nib", "serve", model, "--host", "127.0.0.1", "--port", std::to_string(port), "--disable-log-stats"};
+  args.insert(args.end(), flags.begin(), flags.end());
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);

@@ -7,6 +7,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -14,7 +15,8 @@ namespace nib::cli {
 
 class ChildServer {
  public:
-  static Result<ChildServer> start(const std::string& model);
+  // `flags`: of nib serve, after its own.
+  static Result<ChildServer> start(const std::string& model, const std::vector<std::string>& flags = {});
   ChildServer(ChildServer&& other) noexcept : pid_(std::exchange(other.pid_, 0)), url_(std::move(other.url_)) {}
   ChildServer& operator=(ChildServer&&) = delete;
   ~ChildServer();  // SIGTERM, then waits for its end

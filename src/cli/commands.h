@@ -34,6 +34,7 @@ void add_bench_serve_command(CLI::App& bench, const Environment& env, Exit& exit
 void add_eval_command(CLI::App& app, Exit& exit);           // eval
 void add_debug_text_commands(CLI::App& debug, Exit& exit);  // tokenize, detokenize, render, parse
 void add_bench_step_command(CLI::App& bench, Exit& exit);
+void add_bench_speculation_command(CLI::App& bench, Exit& exit);
 void add_debug_logits_command(CLI::App& debug, Exit& exit);
 void add_debug_draft_command(CLI::App& debug, Exit& exit);
 void add_debug_quantize_command(CLI::App& debug, Exit& exit);

@@ -19,7 +19,7 @@ namespace nib::cli {
 namespace {
 
 struct EvalOptions {
-  std::string model, url, api_key, data, out;
+  std::string model, url, api_key, data, out, speculative_config;
   std::vector<std::string> tasks;
   int count = 100;       // instances a row
   uint64_t seed = 1;     // of the instances
@@ -50,6 +50,7 @@ constexpr int kMaxTokens = 400;              // longer answers count as wrong
 
 struct Reply {
   std::string content, reasoning, finish_reason;
+  int64_t completion_tokens = 0, accepted_drafts = 0;
 };
 
 // Asks one server; a client a thread, so that questions overlap.
@@ -104,22 +105,28 @@ Result<Reply> chat(HttpClient& client, const std::string& question, double effor
     const Json& message = choice.at("message");
     return message.contains(key) && message[key].is_string() ? message[key].get<std::string>() : std::string();
   };
-  return Reply{text("content"), text("reasoning"), choice.at("finish_reason").get<std::string>()};
+  const Json& usage = answer.at("usage");
+  const Json details = usage.value("completion_tokens_details", Json::object());
+  return Reply{text("content"), text("reasoning"), choice.at("finish_reason").get<std::string>(),
+               usage.at("completion_tokens").get<int64_t>(), details.value("accepted_prediction_tokens", int64_t{0})};
 }
 
 Result<Json> run_row(const Asker& asker, const TaskMaker& maker, const Row& row, int count) {
+  std::vector<Json> replies(count);  // in the order of the instances: the same on every run
   std::atomic<int> right{0};
-  std::mutex mutex;
-  Json wrong = Json::array();
+  std::atomic<int64_t> tokens{0}, accepted{0};
   NIB_TRY(asker.for_each(count, [&](HttpClient& client, int i) -> Status {
     const Task task = maker.make(row.kind, i, row.effort > 0);
     NIB_ASSIGN(const Reply reply, chat(client, task.question, row.effort));
-    if (reply.content == task.answer && reply.finish_reason == "stop") {
-      ++right;
-      return {};
-    }
-    std::lock_guard lock(mutex);
-    wrong.push_back({{"question", task.question}, {"want", task.answer}, {"got", reply.content}});
+    const bool is_right = reply.content == task.answer && reply.finish_reason == "stop";
+    right += is_right;
+    tokens += reply.completion_tokens;
+    accepted += reply.accepted_drafts;
+    replies[i] = {{"question", task.question},
+                  {"want", task.answer},
+                  {"got", reply.content},
+                  {"reasoning", reply.reasoning},
+                  {"right", is_right}};
     return {};
   }));
   return Json{{"task", row.name},
@@ -127,7 +134,8 @@ Result<Json> run_row(const Asker& asker, const TaskMaker& maker, const Row& row,
               {"right", right.load()},
               {"count", count},
               {"percent", 100.0 * right / count},
-              {"wrong", std::move(wrong)}};
+              {"tokens_per_step", static_cast<double>(tokens) / static_cast<double>(tokens - accepted)},
+              {"replies", replies}};
 }
 
 // Each entry as a document of its own behind <|endoftext|>; its own tokens count.
@@ -196,8 +204,10 @@ Result<Json> evaluate(const EvalOptions& options, const std::string& url, const 
     if (!tasks.contains(std::string(row.name))) continue;
     if (report["tasks"].empty()) fmt::print("| task | effort | instances | exact | what |\n|---|---|---|---|---|\n");
     NIB_ASSIGN(Json result, run_row(asker, maker, row, options.count));
-    fmt::print("| {} | {} | {} | {:.1f}% | {} |\n", row.name, row.effort, options.count,
-               result["percent"].get<double>(), row.title);
+    const double per_step = result["tokens_per_step"].get<double>();  // of a sequence; 1 without speculation
+    fmt::print("| {} | {} | {} | {:.1f}% | {}{} |\n", row.name, row.effort, options.count,
+               result["percent"].get<double>(), row.title,
+               per_step > 1 ? fmt::format("; {:.2f} tokens a step", per_step) : "");
     std::fflush(stdout);
     report["tasks"].push_back(std::move(result));
   }
@@ -226,7 +236,9 @@ Status run_eval(EvalOptions options) {
   if (options.data.empty()) options.data = (options.url.empty() ? options.model : "models/nano") + "/eval";
   std::optional<ChildServer> child;
   if (options.url.empty()) {
-    NIB_ASSIGN(ChildServer started, ChildServer::start(options.model));
+    std::vector<std::string> flags;
+    if (!options.speculative_config.empty()) flags = {"--speculative-config", options.speculative_config};
+    NIB_ASSIGN(ChildServer started, ChildServer::start(options.model, flags));
     child.emplace(std::move(started));
   }
   NIB_ASSIGN(const Json report, evaluate(options, child ? child->url() : options.url, tasks));
@@ -243,6 +255,8 @@ void add_eval_command(CLI::App& app, Exit& exit) {
   auto* url = eval.add_option("--url", options->url, "A server that runs already, for example http://localhost:8000")
                   ->excludes(model);
   eval.add_option("--api-key", options->api_key, "Key of that server")->needs(url);
+  eval.add_option("--speculative-config", options->speculative_config, "Of the server that is started; see nib serve")
+      ->excludes(url);
   eval.add_option("--tasks", options->tasks,
                   "arithmetic, copy, copy-sentence, sort, recall, bits, answers; all if not given")
       ->delimiter(',');
@@ -255,7 +269,7 @@ void add_eval_command(CLI::App& app, Exit& exit) {
       ->capture_default_str();
   eval.add_option("--data", options->data,
                   "Folder of words.txt, heldout.txt and heldout_pairs.txt; default MODEL/eval");
-  eval.add_option("--out", options->out, "JSON file for the figures, the wrong answers and the answers in full");
+  eval.add_option("--out", options->out, "JSON file for the figures and all answers");
   eval.callback([options, &exit] {
     if (options->model.empty() && options->url.empty()) {
       fmt::print(stderr, "nib eval: give a model folder or --url\n");
