@@ -149,7 +149,8 @@ class AttentionState {
     const E* profile = a_.profile + g * a_.profile_stride;
     const int64_t distance = a_.position - base - s, last = distance - kLanes + 1;  // of the first lane, of the last
     const float beyond = a_.clamp_beyond_extent && a_.extent > 0 ? to_float(profile[a_.extent - 1]) : 0.0f;
-    Vector bias = load_reversed(profile + last, -last, a_.extent - last);
+    Vector bias = splat(0.0f);  // without an extent there is no profile
+    if (a_.extent > 0) bias = load_reversed(profile + last, -last, a_.extent - last);
     if (distance >= a_.extent) bias = select(bias, distance - a_.extent + 1, kLanes, splat(beyond));
     return select(multiply_add(splat(a_.scale), load(score + s), bias), begin - s, end - s, splat(-kInfinity));
   }
