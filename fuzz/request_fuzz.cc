@@ -16,7 +16,7 @@ constexpr Handler kHandlers[] = {nib::handle_chat, nib::handle_completions, nib:
 const nib::Service& service() {
   static const nib::Service* kService = [] {
     auto network = std::make_unique<nib::testing::FakeNetwork>(nib::testing::FakeShape{.max_position = 8192});
-    auto engine = nib::Engine::start(std::move(network), {.max_num_seqs = 4, .num_threads = 1});
+    auto engine = nib::Engine::start({std::move(network)}, {.max_num_seqs = 4, .num_threads = 1});
     NIB_CHECK(engine.ok(), "{}", engine.status().message());
     auto tokenizer = nib::Tokenizer::load(NIB_SOURCE_DIR "/models/nano");
     NIB_CHECK(tokenizer.ok(), "{}", tokenizer.status().message());
@@ -27,7 +27,7 @@ const nib::Service& service() {
     s->tokenizer = *tokenizer;
     s->format = *format;
     s->engine = engine->release();
-    s->metrics = new nib::Metrics("nano", *s->engine);
+    s->metrics = new nib::Metrics("nano", 8192, 0, [engine = s->engine] { return engine->stats(); });
     return s;
   }();
   return *kService;

@@ -4,12 +4,6 @@
 
 namespace nib {
 
-std::vector<CacheSpec> Models::cache_specs() const {
-  std::vector<CacheSpec> specs = target->cache_specs();
-  if (drafter) specs.push_back(drafter->cache_spec());
-  return specs;
-}
-
 Result<Models> load_models(const std::filesystem::path& folder, const LoadOptions& options,
                            const SpeculativeConfig& speculation) {
   LoadOptions target = options;

@@ -17,7 +17,12 @@ struct Models {
   std::unique_ptr<Network> target;
   std::unique_ptr<Drafter> drafter = nullptr;  // may be null; reads tables of the target
 
-  std::vector<CacheSpec> cache_specs() const;  // of the target, then the drafter's
+  // Of the target, then the drafter's.
+  std::vector<CacheSpec> cache_specs() const {
+    std::vector<CacheSpec> specs = target->cache_specs();
+    if (drafter) specs.push_back(drafter->cache_spec());
+    return specs;
+  }
 };
 
 // The target of `folder` with rings long enough for the drafts of `speculation`, and the drafter that it names: its own

@@ -169,12 +169,6 @@ void check_heads(Fields& f, const DrafterConfig& c) {
 
 }  // namespace
 
-Status DrafterConfig::check_draft_length(int64_t num_tokens) const {
-  if (1 <= num_tokens && num_tokens <= max_draft_tokens()) return {};
-  return invalid("num_speculative_tokens must be from 1 to {}, the drafter's trained block, got {}", max_draft_tokens(),
-                 num_tokens);
-}
-
 Result<DrafterConfig> DrafterConfig::from_json(const Json& config) {
   NIB_ASSIGN(const Json flat, flattened(config));
   Fields f(flat, kFile);

@@ -40,7 +40,11 @@ struct DrafterConfig {
   int64_t num_taps() const { return static_cast<int64_t>(taps.size()); }
   int64_t max_draft_tokens() const { return sample_from_anchor ? block_size : block_size - 1; }
   // Fewer than trained is fine: the whole block runs and the first ones are kept.
-  Status check_draft_length(int64_t num_tokens) const;
+  Status check_draft_length(int64_t num_tokens) const {
+    if (1 <= num_tokens && num_tokens <= max_draft_tokens()) return {};
+    return invalid("num_speculative_tokens must be from 1 to {}, the drafter's trained block, got {}",
+                   max_draft_tokens(), num_tokens);
+  }
 
   static Result<DrafterConfig> from_json(const Json& config);
   // The folder's dspark_config.json, a drafter's own beside the target's config.json; else its config.json.
