@@ -4,21 +4,13 @@
 //   #include "compute/cpu/attention_row.h"
 #pragma once
 
-#include "compute/cpu/kernels.h"
+#include "compute/cpu/to_float.h"
 
 namespace nib::cpu {
 namespace {
 
 constexpr float kInfinity = __builtin_inff();
 constexpr int64_t kColumns = 2 * kLanes;  // of a head that are worked on together
-
-inline float to_float(float f) { return f; }
-inline float to_float(Half h) {
-  const uint32_t u = static_cast<uint32_t>(h) << 16;
-  float f;
-  __builtin_memcpy(&f, &u, 4);
-  return f;
-}
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t round_down(int64_t n, int64_t to) { return n / to * to; }

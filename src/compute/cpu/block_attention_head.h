@@ -6,19 +6,13 @@
 #pragma once
 
 #include "compute/cpu/block_kernels.h"
+#include "compute/cpu/to_float.h"
 
 namespace nib::cpu {
 namespace {
 
 constexpr float kInfinity = __builtin_inff();
 
-inline float to_float(float f) { return f; }
-inline float to_float(Half h) {
-  const uint32_t u = static_cast<uint32_t>(h) << 16;
-  float f;
-  __builtin_memcpy(&f, &u, 4);
-  return f;
-}
 inline __m128 load4(const float* p) { return _mm_loadu_ps(p); }
 inline __m128 load4(const Half* p) {
   const __m128i h = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));

@@ -5,18 +5,10 @@
 //   const RowKernels<Half> k = row_kernels<Half>();
 #pragma once
 
-#include "compute/cpu/kernels.h"
+#include "compute/cpu/to_float.h"
 
 namespace nib::cpu {
 namespace {
-
-inline float to_float(float f) { return f; }
-inline float to_float(Half h) {
-  const uint32_t u = static_cast<uint32_t>(h) << 16;
-  float f;
-  __builtin_memcpy(&f, &u, 4);
-  return f;
-}
 
 // sum_i f(i), f giving a vector of terms from column i on; four partial sums, then one tree.
 template <class F>
